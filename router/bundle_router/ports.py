@@ -59,7 +59,7 @@ class Redactor(Protocol):
         """Return the same for every string (keys included) in a JSON value; the value itself is not changed."""
 
     def keep(self, name: str, value: str) -> None:
-        """Takes this value out as well from now on: a token that was made while the program runs. From any thread."""
+        """Take this value out as well from now on: a token that was made while the program runs. From any thread."""
 
 
 class Diagnostics(Protocol):
@@ -84,7 +84,7 @@ class Scratch(Protocol):
         where the system keeps temporary files). Raises StorageError."""
 
     def close(self) -> None:
-        """Takes the files away."""
+        """Take the files away."""
 
 
 class ArtifactStore(Protocol):
@@ -132,7 +132,7 @@ class RunLog(Protocol):
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Writes one record (adds `seq`, `prev`, `hash`) behind everything that is there, and gives what came before.
+        """Write one record (adds `seq`, `prev`, `hash`) behind everything that is there, and give what came before.
 
         `only_at`: compare and append. Nothing is written unless the run holds exactly that many records, and all of
         them were given before. A run that was closed is open again by an append.
@@ -145,10 +145,10 @@ class RunLog(Protocol):
         """Return one record that was given before, read again. Raises KeyError."""
 
     def put_catalog(self, revision: str, text: str) -> None:
-        """Keeps the text of a catalog revision with the run, where it is not there yet. Before a decision names it."""
+        """Keep the text of a catalog revision with the run, where it is not there yet. Before a decision names it."""
 
     def sync(self) -> None:
-        """Returns when everything appended so far survives power loss (durability `disk`); else returns at once.
+        """Return when everything appended so far survives power loss (durability `disk`); else return at once.
 
         Blocks for milliseconds with `disk`: not for an event loop's thread.
 
@@ -192,7 +192,7 @@ class RunStore(Protocol):
         """
 
     def check(self) -> None:
-        """Looks whether runs can be kept now: writes in the directory, or asks the database. Blocks. Raises
+        """Look whether runs can be kept now: write in the directory, or ask the database. Blocks. Raises
         StorageError."""
 
     def close(self) -> None:
@@ -250,10 +250,10 @@ class ModelClient(Protocol):
         """Where it stands. Only `ready` clients are asked."""
 
     async def warm_up(self) -> Readiness:
-        """Loads what calls need, which takes seconds, and gives the readiness then. Contacts nobody."""
+        """Load what calls need, which takes seconds, and give the readiness then. Contacts nobody."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """Makes one upstream call and no more. Bounds what it reads but not how long it takes: cancel it for that, and
+        """Make one upstream call and no more. Bounds what it reads but not how long it takes: cancel it for that, and
         its connection is closed. What goes wrong upstream is in the reply, never raised."""
 
     async def close(self) -> None: ...
@@ -332,7 +332,7 @@ class ToolServers(Sessions, Protocol):
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
     ) -> ServerReply:
-        """Makes any request of the server but a call. What the server answers, or why it does not, is in the answer,
+        """Make any request of the server but a call. What the server answers, or why it does not, is in the answer,
         never raised."""
 
     async def follow(
@@ -344,7 +344,7 @@ class ToolServers(Sessions, Protocol):
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 
     async def close_run(self, run_id: str) -> None:
-        """Ends what was opened for the run."""
+        """End what was opened for the run."""
 
 
 __all__ = [

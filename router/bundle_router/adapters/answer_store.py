@@ -53,7 +53,7 @@ class SqlAnswers:
         return str(row[0]) if row is not None else None
 
     def put(self, key: str, text: str, ttl_s: float) -> None:
-        """Keeps the text, and forgets what is too old."""
+        """Keep the text, and forget what is too old."""
         if len(text) > MAX_TEXT:
             return
         from sqlalchemy.dialects.sqlite import insert

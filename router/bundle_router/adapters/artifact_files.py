@@ -191,7 +191,7 @@ class RunArtifacts(ArtifactReader):
         self._durable = durable
 
     def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
-        """Stores the bytes and says what they are. Raises StorageError (and leaves nothing behind), CorruptRun."""
+        """Store the bytes and return what they are. Raises StorageError (and leaves nothing behind), CorruptRun."""
         if len(data) > self._max_bytes:
             raise StorageError(
                 f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
@@ -289,12 +289,12 @@ class ArtifactPool:
         return False
 
     def take(self, folder: int, sha256: str) -> None:
-        """Makes a run's file the one that others link."""
+        """Make a run's file the one that others link."""
         with suppress(OSError), self._opened(sha256, make=True) as own:
             os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=own, follow_symlinks=False)
 
     def free(self) -> int:
-        """Deletes what no run names any more; returns how many bytes that was."""
+        """Delete what no run names any more; return how many bytes that was."""
         freed = 0
         for inner in sorted(self._folders()):
             with suppress(OSError):
@@ -343,7 +343,7 @@ def _equals(fd: int, data: bytes) -> bool:
 
 
 def free_unfinished(run_dir: str | os.PathLike[str], before: float) -> None:
-    """Deletes what writes that did not finish have left in a run, if it is older than `before` (seconds since 1970)."""
+    """Delete what writes that did not finish have left in a run, if it is older than `before` (seconds since 1970)."""
     for path in Path(run_dir, "artifacts", "sha256").glob(f"*/{_BESIDE}*"):
         with suppress(OSError):
             if path.lstat().st_mtime < before:
@@ -360,7 +360,7 @@ def _sync(name: str, folder: int) -> None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """Writes through a view, so that storing takes no second copy. A full disk gives a short write first."""
+    """Write through a view, so that storing takes no second copy. A full disk gives a short write first."""
     view = memoryview(data)
     while view:
         written = os.write(fd, view)

@@ -128,7 +128,7 @@ class LexicalIndex:
         return term in self._matrices[collection].columns
 
     def save(self, folder: Path) -> None:
-        """Writes the index into an empty or new folder; `index.json` is written last, so half an index is none.
+        """Write the index into an empty or new folder; `index.json` is written last, so half an index is none.
 
         It holds a checksum of every file that is read with it: bytes that rotted would rank, or break every search.
         """

@@ -181,7 +181,7 @@ class Scaffolded:
 
 
 def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
-    """Writes `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and says what it wrote.
+    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and return what was written.
 
     Raises RequestError when something can't be written; what was written before stays.
     """

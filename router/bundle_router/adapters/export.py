@@ -85,7 +85,7 @@ class _Parquet:
 
 
 def _private(path: str, flags: int) -> int:
-    """Exports are as private as the records they repeat, whatever the umask."""
+    """Keep an export as private as the records it repeats, whatever the umask."""
     return os.open(path, flags, 0o600)
 
 

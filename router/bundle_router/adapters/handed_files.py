@@ -26,7 +26,7 @@ class ScratchFolder:
         self._folders: dict[str, str] = {}
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
-        """Raises StorageError."""
+        """Return the path of a file with these bytes, for a tool. Raises StorageError."""
         try:
             if within not in self._folders:
                 self._folders[within] = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=within or None))

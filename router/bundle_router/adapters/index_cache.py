@@ -58,7 +58,7 @@ class IndexCache:
         return found
 
     def save(self, revision: str, write: Callable[[Path], None]) -> bool:
-        """Keeps what `write` puts into the folder it is given. Says whether there is one of that revision now."""
+        """Keep what `write` puts into the folder it is given. Return whether there is one of that revision now."""
         place = self._place(revision)
         if place is None:
             return False

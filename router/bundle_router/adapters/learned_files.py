@@ -62,7 +62,7 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> list[Path]:
-    """Puts exactly this in force: writes what there is, deletes what there is not. Returns the files now there.
+    """Put exactly this in force: write what there is, delete what there is not. Return the files now there.
 
     Raises StorageError; what was written before it stays.
     """

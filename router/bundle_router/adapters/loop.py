@@ -25,7 +25,7 @@ CLEAN_UP_S = 5.0
 
 
 def refuse_running_loop(what: str, instead: str) -> None:
-    """Raises WrongContext when called on a thread that runs an event loop: waiting there would stop the loop."""
+    """Raise WrongContext on a thread that runs an event loop: waiting there would stop the loop."""
     if asyncio._get_running_loop() is not None:
         raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
@@ -151,7 +151,7 @@ class Portal:
         return self._thread.closed
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it to the end on the portal's loop and gives its result. An interrupt cancels it and waits a little.
+        """Run it to the end on the portal's loop and give its result. An interrupt cancels it and waits a little.
 
         Raises RequestError when the portal is closed, before or meanwhile.
         """
@@ -178,7 +178,7 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """Cancels what is under way, waits for it to record its end, and stops the loop. May be called again."""
+        """Cancel what is under way, wait for it to record its end, and stop the loop. May be called again."""
         self._thread.close()
 
 

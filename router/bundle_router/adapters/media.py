@@ -124,7 +124,7 @@ def _signature(data: bytes) -> str | None:
 
 
 def _container(data: bytes) -> str | None:
-    """Formats whose first bytes name a family, and a later word the member."""
+    """Recognise formats whose first bytes name a family, and a later word the member."""
     if data.startswith(b"RIFF"):
         if data[8:12] == b"WEBP" and _webp(data):
             return "image/webp"
@@ -226,7 +226,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Walks the segments to the frame header. Bounded: 1,024 segments (each may hold 64 KiB of profile)."""
+    """Walk the segments to the frame header. Bounded: 1,024 segments (each may hold 64 KiB of profile)."""
     at = 2
     for _ in range(1024):
         head = data[at : at + 9]
@@ -261,7 +261,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _decodes(data: bytes, encoding: str) -> bool:
-    """Checked in pieces, so that 10 MB of text does not become 40 MB of characters."""
+    """Check in pieces, so that 10 MB of text does not become 40 MB of characters."""
     if encoding == "utf-8" and data.isascii():
         return True
     decoder = codecs.getincrementaldecoder(encoding)()

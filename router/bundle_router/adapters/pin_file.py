@@ -66,7 +66,7 @@ class PinFiles:
         return {name: pins for name, pins in found.items() if pins is not None}
 
     def stamp(self, servers: Iterable[str]) -> tuple[object, ...]:
-        """Changes when a pin file of the servers does: what the file system says of each, without reading any. A file
+        """Return a value that changes when a pin file does: what the file system says of each, unread. A file
         that was written twice to the same size within one tick of its clock may look as before; `write` never does."""
         found: list[tuple[int, int, int] | None] = []
         for name in servers:
@@ -79,7 +79,7 @@ class PinFiles:
         return tuple(found)
 
     def write(self, pins: Pins) -> Path:
-        """Replaces the server's pin file; returns where it is. Raises StorageError, and then nothing has changed."""
+        """Replace the server's pin file; return where it is. Raises StorageError, and then nothing has changed."""
         path = self.path(pins.server)
         from bundle_router.core.tools.pins.file import pins_to_text
 

@@ -65,7 +65,7 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _have_streams() -> None:
-    """A stream that was closed before we were started is None: what is said there goes nowhere, and is no error."""
+    """Open what was closed before we were started (None) to nowhere: what is printed there is no error."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
@@ -108,7 +108,7 @@ def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status."""
+    """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminated)
     _have_streams()
@@ -145,12 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_in_any_encoding() -> None:
-    """What a terminal's or a file's encoding can't hold is written as an escape, where it would end the command."""
+    """Write what a terminal's or a file's encoding can't hold as an escape, where it would end the command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """What is still buffered has nowhere to go: replaces the descriptor before the interpreter flushes it at exit."""
+    """Replace the descriptor before the interpreter flushes what is still buffered, which has nowhere to go."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

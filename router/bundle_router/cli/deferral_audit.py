@@ -23,7 +23,7 @@ DAY_S: Final = 86_400
 
 
 def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
-    """The options that say what is read."""
+    """Add the options that say what is read."""
     name, more = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
     parser.add_argument(
         name,

@@ -135,7 +135,7 @@ def _point_on(runs: str, run_id: str) -> None:
 
 
 def _command() -> str:
-    """This program as it can be typed here: by its name where that leads to it, else as it was started."""
+    """Return this program as it can be typed here: by its name where that leads to it, else as it was started."""
     typed = Path(sys.argv[0])
     found = shutil.which("bundle-router")
     if typed.name != "bundle-router" or (found is not None and Path(found).resolve() == typed.resolve()):

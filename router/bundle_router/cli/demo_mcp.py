@@ -23,7 +23,7 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 
 def run_mcp(runs: str) -> int:
-    """Gives the exit status. Raises NotInstalled where no server is found."""
+    """Return the exit status. Raises NotInstalled where no server is found."""
     with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name, serving_page() as page_url:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
@@ -47,7 +47,7 @@ def run_mcp(runs: str) -> int:
 
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
-    """Writes a config with these servers, asks them what they list, and approves it as it is."""
+    """Write a config with these servers, ask them what they list, and approve it as it is."""
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     write_config(config, servers)
@@ -155,7 +155,7 @@ def _outcome(result: Result | None) -> str:
 
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
-    """A tool that was approved with other words than it has now, as after a bad release: it is not called."""
+    """Show a tool that was approved with other words than it has now, as after a bad release: it is not called."""
     from bundle_router.wiring import Router
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
@@ -194,7 +194,7 @@ def _survived(row: trouble.Survived) -> tuple[object, ...]:
 
 
 def _show_end(runs: str, run_id: str) -> int:
-    """Gives how many processes are left."""
+    """Return how many processes are left."""
     from bundle_router.adapters.mcp.supervision import descendants
 
     left = descendants(os.getpid())

@@ -155,7 +155,7 @@ def _measure_all(
 
 
 def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str, Any]:
-    """Lists of rows, never objects keyed by data."""
+    """Return the measures; rows, never objects keyed by data."""
     return {
         **asdict(found),
         "file": str(path),

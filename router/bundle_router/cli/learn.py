@@ -132,7 +132,7 @@ def _read_runs(archive: RunArchive) -> _Read:
 
 
 def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
-    """Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
+    """Read the runs. Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
     from bundle_router.core.records.replayed import catalog_from
 
     report = archive.verify(run_id)
@@ -180,7 +180,7 @@ def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning
 
 
 def _check_version(wanted: str, version: str) -> None:
-    """Accepting what was printed, not what the logs have come to since."""
+    """Accept what was printed, not what the logs have come to since."""
     if wanted and (len(wanted) < LEAST_VERSION or not version.startswith(wanted)):
         raise RequestError(
             f"what the logs teach now is version {version}, not {wanted!r}: nothing was accepted",

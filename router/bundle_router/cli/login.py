@@ -80,7 +80,7 @@ def _server(catalog: Catalog, name: str) -> Server:
 
 
 def _show(url: str) -> None:
-    """The address goes to the person and nowhere else: to open it is up to them."""
+    """Print the address for the person and nobody else: to open it is up to them."""
     print(f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n", file=sys.stderr, flush=True)
 
 

@@ -26,7 +26,7 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str = "") -> None:
-    """A line of text, controls and invisible characters escaped."""
+    """Return a line of text, controls and invisible characters escaped."""
     sys.stdout.write(visible(text) + "\n")
 
 
@@ -41,8 +41,8 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On a terminal
-    that is too narrow for the longest word of each column, rows are paragraphs.
+    """Print a table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On a
+    terminal that is too narrow for the longest word of each column, rows are paragraphs.
 
     A column named `…>` is right-aligned."""
     heads = [name.removesuffix(">") for name in columns]
@@ -136,7 +136,7 @@ def say_whole(lead: str, text: str, *, under: int) -> None:
 
 
 def say_json(value: Any) -> None:
-    """A JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
+    """Print a JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
     for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
         say(line)
 
@@ -157,7 +157,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def heading(text: str) -> None:
-    """A line that stands out on a terminal."""
+    """Print a line that stands out on a terminal."""
     if sys.stdout.isatty():
         from rich.text import Text
 

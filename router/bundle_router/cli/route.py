@@ -84,7 +84,7 @@ def _identity(decision: Decision) -> dict[str, object]:
 
 
 def show(decision: Decision) -> None:
-    """A decision for people: what is shown and why, what is not and why not."""
+    """Print a decision for people: what is shown and why, what is not and why not."""
     say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
     for line in selection_lines(decision.search, decision.model):
         say(line)

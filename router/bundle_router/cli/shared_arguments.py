@@ -55,7 +55,7 @@ def add_development(parser: argparse.ArgumentParser) -> None:
 
 
 def add_opening(parser: argparse.ArgumentParser) -> None:
-    """The options that `open_router` reads, and `--json`."""
+    """Add the options that `open_router` reads, and `--json`."""
     add_config(parser)
     add_archive(parser)
     parser.add_argument("--workspace", help="root that local tools are confined to (default: this folder)")
@@ -88,7 +88,7 @@ ADDRESS = ("workflow", "role", "step")
 
 
 def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """The options that say where the workflow stands."""
+    """Add the options that say where the workflow stands."""
     for name in ADDRESS:
         parser.add_argument(f"--{name}", required=required)
     parser.add_argument("--goal", default="", help="what the step is to achieve")

@@ -68,6 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_other(path: Path, server: str) -> None:
-    """A module that somebody wrote, or that belongs to another server, is not replaced."""
+    """Refuse to replace a module that somebody wrote, or that belongs to another server."""
     if path.exists() and f"{MARK} {server}`" not in path.read_text(encoding="utf-8", errors="replace")[:2_000]:
         raise RequestError(f"{path} is not the wrapper of server {server!r}", advice="move it away")

@@ -43,7 +43,7 @@ class Disk:
     """The system calls that a change is made of. `step` is called before each: a test can crash there."""
 
     def step(self, name: str, path: Path) -> None:
-        """Called before each call that changes something."""
+        """Do nothing; a test crashes here, before a call that changes something."""
 
     def read(self, path: Path) -> bytes | None:
         try:

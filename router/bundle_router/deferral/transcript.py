@@ -295,7 +295,7 @@ class Transcript:
         self._last[source], self._quiet = request, True
 
     def _begin_process(self) -> None:
-        """The session goes on in another process: what held in the last one need not hold."""
+        """Go on in another process: what held in the last one need not hold."""
         self._process += 1
         self._snapshot = None
         self._ended = False

@@ -140,7 +140,7 @@ def _folders() -> list[Path]:
 
 
 def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
-    """A config folder that knows these servers: those that are trusted in one bundle, strangers in another."""
+    """Write a config folder that knows these servers: those that are trusted in one bundle, strangers in another."""
     folder.mkdir(parents=True)
     (folder / "servers.toml").write_text("\n".join(_server_text(server) for server in servers), encoding="utf-8")
     bundles = [

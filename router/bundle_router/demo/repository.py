@@ -78,7 +78,7 @@ def _is_small(path: Path) -> bool:
 
 
 def make(root: Path) -> Repository:
-    """Writes a small repository with one commit: a module, its test, a chart, and a log too long to show whole."""
+    """Write a small repository with one commit: a module, its test, a chart, and a log too long to show whole."""
     root.mkdir(parents=True)
     for name, text in _FILES.items():
         (root / name).write_text(text, encoding="utf-8")

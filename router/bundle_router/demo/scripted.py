@@ -31,7 +31,7 @@ def server() -> ScriptedServer:
 
 
 def _pick(exchange: Exchange) -> None:
-    """Picks from the bundles it is offered, as a model would."""
+    """Pick from the bundles it is offered, as a model would."""
     lines = exchange.request.message("system").splitlines()
     offered = {row["name"]: row["id"] for line in lines if line.startswith('{"id":') and (row := json.loads(line))}
     place = offered.get(WANTED, next(iter(offered.values())))

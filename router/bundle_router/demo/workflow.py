@@ -85,7 +85,7 @@ def open_questions() -> tuple[PlannedStep, ...]:
 
 
 async def run_open_questions(router: Router, run_id: str, warming: Awaitable[bool]) -> AsyncIterator[DemoStep]:
-    """Runs the steps that no route covers. `warming` is waited for before the first that needs a model."""
+    """Run the steps that no route covers. `warming` is waited for before the first that needs a model."""
     for position, planned in enumerate(open_questions()):
         if position == 1:
             await warming
@@ -94,7 +94,7 @@ async def run_open_questions(router: Router, run_id: str, warming: Awaitable[boo
 
 
 async def run(router: Router, run_id: str, repository: Repository) -> AsyncIterator[DemoStep]:
-    """Runs the workflow: yields each step when it is done."""
+    """Run the workflow: yield each step when it is done."""
     for planned in plan(repository):
         if planned.sub_agent:
             yield await _take(router, f"{run_id}-sub", run_id, planned)

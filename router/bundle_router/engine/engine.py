@@ -422,7 +422,7 @@ class Engine:
             await self._discovery.close_run(run_id)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
-        """What these pins took back is not to be had any more, by decisions taken before either."""
+        """Take back what these pins do not hold any more, from decisions taken before, too."""
         self._discovery.narrow(pins)
 
     @property
@@ -575,7 +575,7 @@ class EngineVersions:
             watcher(run_id)
 
     async def close(self) -> None:
-        """Ends every run of every engine, and the sessions they share."""
+        """End every run of every engine, and the sessions they share."""
         firsts = list(dict.fromkeys(self._first.values()))
         try:
             for older in self._first:

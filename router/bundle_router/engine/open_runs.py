@@ -163,7 +163,7 @@ class OpenRun:
             return not self.ended
 
     def release(self) -> None:
-        """A step or call that held the run has come to its end."""
+        """Note that a step or call that held the run has come to its end."""
         with self.lock:
             self.leases -= 1
             if not self.closing:

@@ -122,13 +122,13 @@ class Servers:
         self._lock = threading.Lock()
 
     def _review(self) -> None:
-        """What follows from the pins alone."""
+        """Return what follows from the pins alone."""
         pins = self._pins
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
         self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable(s, None) for s in self._remote})
 
     def narrow(self, newer: Mapping[str, Pins]) -> None:
-        """Takes back what newer pins do not hold, or hold in another form. Nothing of them is added."""
+        """Take back what newer pins do not hold, or hold in another form. Nothing of them is added."""
         with self._lock:
             self._pins = {name: narrowed(pins, newer.get(name)) for name, pins in self._pins.items()}
             self._review()
@@ -288,7 +288,7 @@ class Servers:
                 yield server
 
     async def close_run(self, run_id: str) -> None:
-        """Ends what was opened for the run."""
+        """End what was opened for the run."""
         await self._sessions.close_run(run_id)
 
     @property
@@ -412,7 +412,7 @@ class ServerDiscovery:
         await servers.verify(name, scope, timeout_s)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
-        """Takes back what these pins do not hold, or hold in another form."""
+        """Take back what these pins do not hold, or hold in another form."""
         if self._servers is not None:
             self._servers.narrow(pins)
 

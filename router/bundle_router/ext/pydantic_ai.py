@@ -98,7 +98,7 @@ class StepToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str | list[str | BinaryContent]:
-        """Raises ToolFailed with what the model is to see where the result is not `ok`."""
+        """Call the tool. Raises ToolFailed with what the model is to see where the result is not `ok`."""
         tools = await self._routed()
         result = await tools.call(name, tool_args, ctx.tool_call_id or "")
         if not result.ok:

@@ -195,7 +195,7 @@ def _left_out(row: str) -> tuple[str, str, str]:
 
 
 def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
-    """Takes the case's decisions under `catalog` and says what came out otherwise."""
+    """Take the case's decisions under `catalog` and return what came out otherwise."""
     activation = Activation()
     wrong: list[Mismatch] = []
     for number, expected in enumerate(case.steps, start=1):

@@ -70,7 +70,7 @@ async def serve_mcp(
     address: ServiceAddress | None = None,
     tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serves the router's runs over MCP on 127.0.0.1, or at the address given, while the context lasts.
+    """Serve the router's runs over MCP on 127.0.0.1, or at the address given, while the context lasts.
 
     `key` is the bearer token that opens every run (None: a new one), `tokens` a file of others, read once; `port` 0
     means any free one. The head of a request may take `head_s` seconds to arrive, its body `body_s`. At the end calls

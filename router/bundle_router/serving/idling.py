@@ -46,13 +46,13 @@ class IdleRuns:
             self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        """A run was used, on whatever thread."""
+        """Note that a run was used, on whatever thread."""
         with self._lock:
             self._used[run_id] = time.monotonic()
             self._used.move_to_end(run_id)
 
     def forget(self, run_id: str) -> None:
-        """A run was closed."""
+        """Note that a run was closed."""
         with self._lock:
             self._used.pop(run_id, None)
 

@@ -181,7 +181,7 @@ class Listener:
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="mcp-listener")
 
     async def close(self) -> None:
-        """Accepts no more, closes every connection and waits for it."""
+        """Accept no more, close every connection and wait for it."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task

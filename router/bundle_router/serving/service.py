@@ -72,7 +72,7 @@ async def serve(
     address: ServiceAddress | None = None,
     tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serves a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context
+    """Serve a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context
     lasts.
 
     `key` is the bearer token that is good for everything (None: a new one), `tokens` a file of others, read again when

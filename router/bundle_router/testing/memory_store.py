@@ -200,7 +200,7 @@ class MemoryRunStore:
         """Memory can always be written."""
 
     def kill(self) -> None:
-        """The process is gone, with all that it held."""
+        """Let the process of this store die, with all that it held."""
         self.shared.dead.add(self.writer)
         for run, number in self._handles:
             run.writing.discard(number)

@@ -52,7 +52,7 @@ class Exchange:
     request: ReceivedRequest
 
     def send(self, data: bytes) -> None:
-        """Sends, or notes that the client has gone. Counts what was sent."""
+        """Send and count it, or note that the client has gone."""
         self.socket.sendall(data)
         self.server.bytes_sent += len(data)
 
@@ -211,5 +211,5 @@ def body(data: bytes, content_type: str = "application/json", **headers: str) ->
 
 
 def hang() -> Act:
-    """Reads the request and says nothing."""
+    """Read the request and answer nothing."""
     return lambda exchange: exchange.wait_for_close()

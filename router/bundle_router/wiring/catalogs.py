@@ -80,7 +80,7 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
 
 
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
-    """Reads and checks a config folder over the shipped one (None: that alone). Raises ConfigError."""
+    """Read and check a config folder over the shipped one (None: that alone). Raises ConfigError."""
     return load_remembering(config, local=local)[0]
 
 

@@ -112,7 +112,7 @@ class EndpointAccess:
     async def ask(
         self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None = None
     ) -> ServerReply:
-        """Passes a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
+        """Pass a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
         `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
         recorded, lists excepted. Raises UnknownRun, StorageError."""
         async with self._engines.of(run_id).relayed(run_id, client, decision) as request:
@@ -132,8 +132,8 @@ class EndpointAccess:
         return await self._engines.newest.standing(run_id)
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
-        """Calls `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
-        raise. Returns what ends it."""
+        """Call `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
+        raise. Return what ends it."""
         return self._engines.watch(on_change)
 
     def away(self) -> dict[str, str]:
@@ -143,7 +143,7 @@ class EndpointAccess:
         return {**changed, **dict(facts.unavailable)}
 
     def report(self, level: str, event: str, **fields: object) -> None:
-        """An event in the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
+        """Write an event to the router's diagnostics, redacted. `level` is `debug`, `info`, `warning` or `error`."""
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
     def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:

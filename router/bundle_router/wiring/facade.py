@@ -69,7 +69,7 @@ class Router:
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
-        """Reads the config (None: the shipped one alone) and gets ready; contacts nobody and writes nothing yet.
+        """Read the config (None: the shipped one alone) and get ready; nobody is contacted and nothing written yet.
 
         `runs` is where run directories go; `store` is where they are kept instead (`postgresql://…`), for workers on
         several machines. `workspace` is the root that local tools are confined to (the current
@@ -139,8 +139,8 @@ class Router:
         return self._engines
 
     async def warm_up(self) -> bool:
-        """Gets search's index and the libraries behind the model ready, and waits for the latter (about a second and a
-        half once per process; an index that has to be made is made meanwhile). Returns whether models can be asked now.
+        """Get search's index and the libraries behind the model ready, and wait for the latter (about a second and a
+        half once per process; an index that has to be made is made meanwhile). Return whether models can be asked now.
         Contacts nobody but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
 
         Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
@@ -165,7 +165,7 @@ class Router:
 
     @asynccontextmanager
     async def serve(self, **how: Any) -> AsyncIterator[Any]:
-        """Serves the runs over MCP on 127.0.0.1 while the context lasts, which gives the endpoint:
+        """Serve the runs over MCP on 127.0.0.1 while the context lasts, which gives the endpoint:
         `bundle_router.serving.serve_mcp`, with its parameters (`key`, `port`)."""
         from importlib import import_module
 
@@ -281,7 +281,7 @@ class Router:
         key: str = "",
         whole: bool = False,
     ) -> Result:
-        """Calls a tool by its canonical (`server.tool`) or exposed name, if a decision of the run holds it; or one of
+        """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run holds it; or one of
         the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
 
         `arguments` is an object, or the JSON text of one, as some providers hand it over. `decision` is the id of the
@@ -309,7 +309,7 @@ class Router:
         return self._in_loop(self.call(run_id, name, arguments, decision=decision, key=key, whole=whole))
 
     async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """Records that the agent asked for a tool by a name that is not in its list, and that a framework refused by
+        """Record that the agent asked for a tool by a name that is not in its list, and that a framework refused by
         itself: reviewers see it as a gap. The result says why it is not there."""
         return await self._on_loop.of(run_id).missed(run_id, name, decision)
 
@@ -358,7 +358,7 @@ class Router:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str) -> RunEnd:
-        """Ends the run: closes what was opened for it here, and writes its end, unless other processes have it open;
+        """End the run: close what was opened for it here, and write its end, unless other processes have it open;
         the last of them does that then, and what is returned says who they are. It may be continued by another `route`.
         """
         return await self._on_loop.of(run_id).end_run(run_id)
@@ -370,7 +370,7 @@ class Router:
         return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
 
     async def close(self) -> None:
-        """Ends every run and lets go of everything. The router can't be used afterwards."""
+        """End every run and let go of everything. The router can't be used afterwards."""
         if self._portal.is_forked:
             return  # what it holds is the parent's
         _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process

@@ -150,15 +150,15 @@ class RunArchive(ABC):
 
     @abstractmethod
     def add_label(self, run_id: str, correction: StepLabel) -> str:
-        """Adds one label; returns where it is kept, for people. Raises StorageError."""
+        """Add one label; return where it is kept, for people. Raises StorageError."""
 
     @abstractmethod
     def delete(self, run_id: str) -> bool:
-        """Deletes a run; False when somebody works on it. Raises StorageError."""
+        """Delete a run; False when somebody works on it. Raises StorageError."""
 
     @abstractmethod
     def finish_deletions(self) -> None:
-        """Ends what a deletion that was interrupted left behind."""
+        """End what a deletion that was interrupted left behind."""
 
     def torn(self, run_id: str) -> tuple[Torn, ...]:
         """Return the torn ends of a run's files."""
@@ -311,7 +311,7 @@ class RunArchive(ABC):
     # --- whether it is as it was written ----------------------------------------------------------------------------
 
     def verify(self, run_id: str) -> VerifyReport:
-        """Walks the chain of a run, and checks the end of a closed run and its catalogs.
+        """Walk the chain of a run, and check the end of a closed run and its catalogs.
 
         Raises UnknownRun, StorageError when it can't be read; what is wrong with the run is in the report.
         """

@@ -178,7 +178,7 @@ class PostgresArchive(RunArchive):
     # --- taking in --------------------------------------------------------------------------------------------------
 
     def take_in(self, source: RunArchive, run_id: str) -> None:
-        """Copies a whole run from another store, in one transaction. The caller has verified it.
+        """Copy a whole run from another store, in one transaction. The caller has verified it.
 
         Raises RequestError where there is a run of that id, StorageError.
         """

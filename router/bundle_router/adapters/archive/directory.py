@@ -129,7 +129,7 @@ class Archive(RunArchive):
     # --- deleting ---------------------------------------------------------------------------------------------------
 
     def delete(self, run_id: str) -> bool:
-        """Deletes a run while holding its lock; False when somebody works on it.
+        """Delete a run while holding its lock; False when somebody works on it.
 
         It is renamed first: a run that is half deleted when the power goes is no run any more, and the next prune ends
         it.
@@ -317,7 +317,7 @@ def _is_still(file: int, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Deletes a directory that is no run any more; more than once where a writer, which was opening the run before it
+    """Delete a directory that is no run any more; more than once where a writer, which was opening the run before it
     was renamed, still puts a file into it (it will notice, and begin a new run)."""
     for attempt in range(_TRIES):
         try:

@@ -30,7 +30,7 @@ class FolderHeads:
         self.key = key
 
     def note(self, run_id: str, count: int, hash_: str, *, pruned: bool = False) -> None:
-        """Writes that the run holds at least these records; never goes back. Raises StorageError, CorruptRun."""
+        """Write that the run holds at least these records; a head never goes back. Raises StorageError, CorruptRun."""
         try:
             with self._locked(run_id + _SUFFIX) as fd:
                 before = _read(fd, self.folder / run_id)
@@ -45,7 +45,7 @@ class FolderHeads:
             raise storage_error(f"can't keep the head of run {run_id!r} in {self.folder}", error) from error
 
     def prune(self, run_id: str) -> None:
-        """Marks the head of a run that was deleted on purpose. One that has none is left alone."""
+        """Mark the head of a run that was deleted on purpose. One that has none is left alone."""
         if (head := self.read(run_id)) is not None:
             self.note(run_id, head.count, head.hash, pruned=True)
 

@@ -47,7 +47,7 @@ def read_labels(run_dir: Path) -> list[StepLabel]:
 
 
 def append_label(run_dir: Path, correction: StepLabel) -> Path:
-    """Adds one label to a run. Raises StorageError."""
+    """Add one label to a run. Raises StorageError."""
     path = run_dir / FILE
     line = (label_line(correction) + "\n").encode("ascii")
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -70,7 +70,7 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
 
 
 def _cut_torn_end(descriptor: int) -> None:
-    """A line that was cut off must not swallow the next one. The caller holds the lock."""
+    """End a line that was cut off, lest it swallow the next one. The caller holds the lock."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)

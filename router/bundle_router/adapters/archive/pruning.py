@@ -27,7 +27,7 @@ def prune(
     max_bytes: int | None = None,
     dry_run: bool = False,
 ) -> Pruned:
-    """Deletes runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
+    """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
     have at most `max_bytes`. Never one that is open; one without a readable time is kept and named.
 
     A run ended when it was closed, else at its last decision, else when it was opened, by the records' own times.

@@ -22,7 +22,7 @@ _BEGUN: Final = ".importing-"
 
 
 def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
-    """Copies runs that are as they were written, whole; returns how many. What is there already is not touched.
+    """Copy runs that are as they were written, whole; return how many. What is there already is not touched.
 
     Raises CorruptRun for one that is broken, RequestError where the target has a run of its id, StorageError.
     """
@@ -43,7 +43,7 @@ def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
 
 
 def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
-    """Writes the directory form of a run; it appears whole or not at all. Raises RequestError, StorageError."""
+    """Write the directory form of a run; it appears whole or not at all. Raises RequestError, StorageError."""
     path, beside = root / run_id, root / f"{_BEGUN}{run_id}"
     if path.exists():
         raise RequestError(f"there is a run {run_id!r} in {root}", advice="prune it first, or choose another folder")

@@ -62,7 +62,7 @@ class VectorStore:
         return found
 
     def save(self, vectors: Mapping[str, Sequence[float]]) -> bool:
-        """Keeps the vectors of texts. Says whether they are kept."""
+        """Keep the vectors of texts. Return whether they are kept."""
         if self._file is None:
             return False
         rows = [(_digest(text), array("f", vector).tobytes()) for text, vector in vectors.items()]
@@ -94,7 +94,7 @@ class VectorStore:
 
 
 def _make_room(file: Path, wrong: Exception) -> None:
-    """Deletes the file where its content is at fault. (Operational is what may be over soon: busy, full, read-only.)"""
+    """Delete the file where its content is at fault. (Operational is what may be over soon: busy, full, read-only.)"""
     if isinstance(wrong, sqlite3.DatabaseError) and not isinstance(wrong, sqlite3.OperationalError):
         with suppress(OSError):
             file.with_name(f"{file.name}-journal").unlink(missing_ok=True)

@@ -141,7 +141,7 @@ def _sources(connection: Connection) -> dict[str, _Source]:
 
 
 def _unsettled(connection: Connection) -> set[str]:
-    """Runs whose state may change although their files don't: whoever works on them may end."""
+    """Return the runs whose state may change although their files don't: whoever works on them may end."""
     table = tables()["runs"].__table__
     return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
 

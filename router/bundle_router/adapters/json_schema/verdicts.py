@@ -67,7 +67,7 @@ class SeenParts:
         self.all_names = self.all_items = False
 
     def add(self, other: SeenParts) -> int:
-        """Takes over what another has; returns how much that was."""
+        """Take over what another has; return how much that was."""
         self.names |= other.names
         self.indexes |= other.indexes
         self.prefix = max(self.prefix, other.prefix)

@@ -225,7 +225,7 @@ class LiteLlm:
         return self._keys[model]
 
     async def close(self) -> None:
-        """Closes the connections, and takes our clients (they are kept by loop) out of litellm's cache."""
+        """Close the connections, and take our clients (they are kept by loop) out of litellm's cache."""
         self._closing = True
         if self._session is not None and self._warm is not None:
             await self._warm.wait()  # a rehearsal is over in a second; cancelled, it would leave coroutines behind

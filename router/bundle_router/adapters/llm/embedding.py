@@ -87,7 +87,7 @@ class LiteLlmEmbedder:
         return _outcome(work, timeout_s + GRACE_S)
 
     async def _embed(self, texts: tuple[str, ...], timeout_s: float) -> Embedding:
-        """Loading takes seconds and goes on when a deadline ends: the next call finds it further."""
+        """Load the library, which takes seconds and goes on when a deadline ends: the next call finds it further."""
         if self._ready is None:
             self._ready = asyncio.create_task(self._prepare())
         try:
@@ -158,7 +158,7 @@ class LiteLlmEmbedder:
         return named or ("none" if self._base_url and not self._key_env else None)
 
     def close(self) -> None:
-        """Ends what is under way and closes the connections. Idempotent; blocks for a moment."""
+        """End what is under way and close the connections. Idempotent; blocks for a moment."""
         with self._lock:
             self._closed = True
         if self._thread.is_started:

@@ -138,7 +138,7 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
 
 
 def _check_form(server: str, tool: LocalTool) -> None:
-    """An engine's code hands tools over, typed or not: said here, before a call finds it out."""
+    """Refuse a tool of the wrong form, which an engine's untyped code may hand over, before a call finds it out."""
     wrong = ""
     if not (isinstance(tool.name, str) and isinstance(tool.description, str)):
         wrong = f"the name and the description of {tool.name!r:.50} are not both text"

@@ -40,8 +40,8 @@ class Wire(Protocol):
         """Whether the other side keeps state for us, which nobody else's calls should share."""
 
     def settled(self, hears: Callable[[str], bool]) -> None:
-        """The era is known: from now on a failing request fails alone. `hears`: whether anybody is there for a
-        notification, by its method."""
+        """Note that the era is known: from now on a failing request fails alone. `hears`: whether anybody is there for
+        a notification, by its method."""
 
     @property
     def pid(self) -> int:
@@ -98,7 +98,7 @@ class Connection:
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     async def open(self, timeout_s: float) -> None:
-        """Connects and finds the era. Raises ServerFault; the connection is then closed."""
+        """Connect and find the era. Raises ServerFault; the connection is then closed."""
         self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp:{self._label}")
         # What ended it is in `_fault`; what escaped from there (an outer cancellation's group) has been waited for.
         self._owner.add_done_callback(lambda owner: owner.cancelled() or owner.exception())
@@ -136,7 +136,7 @@ class Connection:
             self._fault = _connect_fault(error, exchange)
 
     async def _until_stopped(self, session: sdk.RawSession) -> None:
-        """Waits for `close`, or for the connection to end by itself; meanwhile follows what the server announces."""
+        """Wait for `close`, or for the connection to end by itself; meanwhile follow what the server announces."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
         following = loop.create_task(self._follow(session)) if session.is_modern and session.announces_changes else None
@@ -153,7 +153,7 @@ class Connection:
             await asyncio.sleep(_FOLLOW_AGAIN_S)
 
     async def follow(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
-        """Calls `updated` whenever the server says that the resource is another now, until the connection ends; and
+        """Call `updated` whenever the server says that the resource is another now, until the connection ends; and
         `begun` once the server has agreed. Raises ServerFault, RpcError."""
         if self._session is None or not self.alive:
             raise self._why_it_ended()
@@ -268,7 +268,7 @@ class Connection:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends it: politely, then by cancelling. Returns when nothing of it is left; never raises."""
+        """End it: politely, then by cancelling. Return when nothing of it is left; never raises."""
         self._stop.set()
         if self._session is not None and self._session.carrier is not None:
             self._session.carrier.close()

@@ -30,7 +30,7 @@ class ResourceSubscriptions:
         self._tasks: dict[asyncio.Task[None], str] = {}
 
     async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], None]:
-        """Returns, once the server has agreed, what ends it (on this loop). Raises ServerFault, RpcError."""
+        """Return, once the server has agreed, what ends it (on this loop). Raises ServerFault, RpcError."""
         agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.get_running_loop().create_task(self._follow(server, scope, uri, updated, agreed))
         self._tasks[task] = scope.run_id
@@ -71,7 +71,7 @@ class ResourceSubscriptions:
             await asyncio.sleep(AGAIN_S)
 
     async def close_run(self, run_id: str) -> None:
-        """Ends what was begun for the run."""
+        """End what was begun for the run."""
         await self._end([task for task, owner in self._tasks.items() if owner == run_id])
 
     async def close(self) -> None:

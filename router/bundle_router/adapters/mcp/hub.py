@@ -139,7 +139,7 @@ class Hub:
             return faulted(name, fault, timeout_s)
 
     async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
-        """Does it with the breaker's leave, and tells the breaker what became of it. Raises CircuitOpen."""
+        """Do it with the breaker's leave, and tell the breaker what became of it. Raises CircuitOpen."""
         ticket = self.guards.admit(server.name)
         end: End | None = None
         retry_after_s = None
@@ -214,7 +214,7 @@ class Hub:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def definitions(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Raises ServerFault, CircuitOpen."""
+        """Return what the server lists; `fresh` asks it. Raises ServerFault, CircuitOpen."""
         return await self.lists.get(server, scope, fresh=fresh)
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
@@ -291,7 +291,7 @@ class Hub:
             self.pool.reap()
 
     async def close_run(self, run_id: str) -> None:
-        """Ends what was opened for the run."""
+        """End what was opened for the run."""
         await self.following.close_run(run_id)
         await self.pool.close_run(run_id)
 
@@ -299,7 +299,7 @@ class Hub:
         return self._errors.get(server, "")
 
     async def close(self) -> None:
-        """Ends everything; nothing of it is left when this returns."""
+        """End everything; nothing of it is left when this returns."""
         self._reaping.cancel()
         await self.following.close()
         await self.lists.close()
@@ -310,7 +310,7 @@ class Hub:
 
 
 def _admitted(server: Server, listing: Listing) -> Admitted:
-    """Raises ServerFault where the config is at fault; nothing that a server lists can make it raise."""
+    """Admit what is listed. Raises ServerFault where the config is at fault; no list can make it raise."""
     try:
         return admit(server, listing.tools, listing.instructions)
     except VolatileError as wrong:

@@ -174,14 +174,14 @@ class Lists:
         return admitted
 
     def changed(self, server: Server, principal: str | None) -> None:
-        """The server says that its list is another now; None: for everybody."""
+        """Note that a server's list is another now; None: for everybody."""
         for (name, whose), entry in self._entries.items():
             if name == server.name and principal in (None, whose):
                 entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
                 self.changes += 1
 
     async def close(self) -> None:
-        """Ends what is being read."""
+        """End what is being read."""
         reading = [entry.reading for entry in self._entries.values() if entry.reading is not None]
         for task in reading:
             task.cancel()

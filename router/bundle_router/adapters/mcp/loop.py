@@ -47,7 +47,7 @@ class SessionsLoop:
         self._pending: set[Future[Any]] = set()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs what `make` gives, over there, and awaits it here. Cancelling cancels it, without waiting for that.
+        """Run what `make` gives, over there, and await it here. Cancelling cancels it, without waiting for that.
 
         Raises ToolFailure `unavailable` where the system has no thread or descriptor to give; the next may have.
         """
@@ -78,6 +78,6 @@ class SessionsLoop:
         return workers
 
     def close(self) -> None:
-        """Ends the loop and its thread, after what was handed over had `END_S` to end. Blocks; idempotent."""
+        """End the loop and its thread, after what was handed over had `END_S` to end. Blocks; idempotent."""
         wait(list(self._pending), timeout=END_S)
         self._thread.close()

@@ -75,7 +75,7 @@ class TokenStorage:
         """Held by the context until there are tokens."""
 
     def withdraw(self) -> None:
-        """The tokens are of no use any more."""
+        """Forget the tokens: they are of no use any more."""
         self._write(tokens=None, until=None, withdrawn=True)
 
     def _write(self, **values: Any) -> None:
@@ -128,7 +128,7 @@ class Provider(OAuthClientProvider):
     # --- a request ---------------------------------------------------------------------------------------------------
 
     async def async_auth_flow(self, request: Request) -> AsyncGenerator[Request, Response]:
-        """Sends it with a token, once more with another one, and once more after a person was asked."""
+        """Send it with a token, once more with another one, and once more after a person was asked."""
         if origin_of(request.url) != self._origin:
             yield request
             return
@@ -161,7 +161,7 @@ class Provider(OAuthClientProvider):
             await asking.aclose()
 
     async def _take_up(self) -> None:
-        """What is kept, where that is not what is held: another connection, or another process, may have been here."""
+        """Take over the kept tokens where they are newer: another connection, or process, may have been here."""
         stamp = self._kept.stamp
         if self._asking or (self._initialized and stamp == self._stamp):
             return
@@ -183,7 +183,7 @@ class Provider(OAuthClientProvider):
         return done
 
     def _with_token(self, request: Request) -> str | None:
-        """Puts the token on the request, and gives it."""
+        """Put the token on the request, and give it."""
         request.headers.pop("authorization", None)
         if not self.context.is_token_valid():
             return None

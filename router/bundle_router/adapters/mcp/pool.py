@@ -134,7 +134,7 @@ class SessionPool:
             self._end([held])
 
     def reap(self) -> None:
-        """Closes what nobody used for long."""
+        """Close what nobody used for long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, gone: list[HeldConnection[Key]]) -> None:
@@ -146,13 +146,13 @@ class SessionPool:
                 task.add_done_callback(self._closing.discard)
 
     async def close_run(self, run_id: str) -> None:
-        """Ends what belongs to the run, once its last call has ended. Returns when it is gone."""
+        """End what belongs to the run, once its last call has ended. Return when it is gone."""
         if run_id:
             self._end(self._leases.doom_where(lambda key: key[2] == run_id))
         await self._settled()
 
     async def close(self) -> None:
-        """Ends everything, calls in progress included."""
+        """End everything, calls in progress included."""
         self._closed = True
         self._leases.doom_where(lambda key: True)
         for number in list(self._opening):

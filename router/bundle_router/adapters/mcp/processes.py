@@ -78,7 +78,7 @@ class Process:
         self._hearing = asyncio.get_running_loop().create_task(self._hear())
 
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
-        """Puts streams on our ends of its pipes, which close with it."""
+        """Put streams on our ends of its pipes, which close with it."""
         self.stdout = await self._reader(stdout)
         self.stderr = await self._reader(stderr)
         _, self.stdin = await asyncio.open_unix_connection(sock=stdin)
@@ -91,7 +91,7 @@ class Process:
         return reader
 
     async def _hear(self) -> None:
-        """What the supervisor says of it, until nothing is left of it or the supervisor is gone."""
+        """Read what the supervisor says of it, until nothing is left of it or the supervisor is gone."""
         loop, rest = asyncio.get_running_loop(), b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
@@ -112,11 +112,11 @@ class Process:
             self.exited.set()
 
     def stop_listening(self) -> None:
-        """Closes our end of its output: it can't be blocked on writing, and nothing more of it is read."""
+        """Close our end of its output: it can't be blocked on writing, and nothing more of it is read."""
         self._reading[0].close()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Ends the server and all it started, politely first. Returns when they are gone, False where the supervisor
+        """End the server and all it started, politely first. Return when they are gone, False where the supervisor
         did not see to it within `timeout_s` and a second."""
         self.stdin.close()
         try:
@@ -133,7 +133,7 @@ class Process:
             await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Closes our ends, from which the supervisor knows that the server is to end."""
+        """Close our ends, from which the supervisor knows that the server is to end."""
         self._hearing.cancel()
         self._control.close()
         for transport in self._reading:
@@ -150,7 +150,7 @@ class ProcessSupervisor:
         self._starting = asyncio.Lock()
 
     async def start(self, command: ServerCommand) -> Process:
-        """Starts the command under supervision. Raises ServerFault `not_started`."""
+        """Start the command under supervision. Raises ServerFault `not_started`."""
         if os.name != "posix":
             raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
         program = _program(command)
@@ -201,7 +201,7 @@ class ProcessSupervisor:
                         raise
 
     async def stop(self, process: Process, timeout_s: float) -> None:
-        """Ends a server and all it started. A supervisor that does not see to it is killed: its servers die with it."""
+        """End a server and all it started. A supervisor that does not see to it is killed: its servers die with it."""
         if not await process.stop(timeout_s) and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -221,13 +221,13 @@ class ProcessSupervisor:
                 await process.wait()
 
     async def close(self) -> None:
-        """Ends the supervisor, and what it still supervises. Nothing is left when this returns."""
+        """End the supervisor, and what it still supervises. Nothing is left when this returns."""
         async with self._starting:
             await self._drop()
 
 
 async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Starts the supervising process. Its only descriptors are the socket and three of nothing."""
+    """Start the supervising process. Its only descriptors are the socket and three of nothing."""
     ours, theirs = socket.socketpair()
     try:
         # Never 0, 1 or 2, which a process may have closed: they are what standard input and output become over there.
@@ -292,7 +292,7 @@ def environment(command: ServerCommand, home: str) -> dict[str, str]:
 
 
 def leftovers() -> tuple[Leftover, ...]:
-    """Marked processes of this user whose router is gone. Empty where there is no /proc."""
+    """Return the marked processes of this user whose router is gone. Empty where there is no /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

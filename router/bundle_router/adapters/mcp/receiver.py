@@ -49,7 +49,7 @@ class Person(Protocol):
         """Where the browser is sent afterwards, such as `http://127.0.0.1:8123/callback`."""
 
     async def show(self, url: str) -> None:
-        """Shows the address; it is untrusted text, to be opened by the person and by nothing else."""
+        """Show the address; it is untrusted text, to be opened by the person and by nothing else."""
 
     async def answer(self) -> Redirect: ...
 
@@ -59,7 +59,7 @@ class Receiver:
     is shown; listening once something was shown, and closed by `close` or when the redirect has come."""
 
     def __init__(self, tell: Callable[[str], None], port: int = 0) -> None:
-        """Raises RequestError for a port that can't be had."""
+        """Bind the port. Raises RequestError for one that can't be had."""
         self._tell = tell
         self._socket = _bound(port)
         self._port: int = self._socket.getsockname()[1]
@@ -81,7 +81,7 @@ class Receiver:
         self._tell(url)
 
     async def answer(self) -> Redirect:
-        """Raises ServerFault when the person, or the issuer, said no."""
+        """Wait for the answer. Raises ServerFault when the person, or the issuer, said no."""
         assert self._redirect is not None  # noqa: S101 - shown before it is answered
         return await self._redirect
 

@@ -171,7 +171,7 @@ class RawSession(ClientSession):
     async def request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None, client: Client | None = None
     ) -> dict[str, Any]:
-        """Sends a request, stamped for the era, and gives its result unread. Raises MCPError.
+        """Send a request, stamped for the era, and give its result unread. Raises MCPError.
 
         `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
         `client` is the agent's, in whose name the request is made.
@@ -276,7 +276,7 @@ class RawSession(ClientSession):
         await self.dispatcher.ended.wait()
 
     async def follow_changes(self) -> None:
-        """Calls `on_change` for every change a modern server announces, until the server ends that."""
+        """Call `on_change` for every change a modern server announces, until the server ends that."""
         try:
             async with listen(self, tools_list_changed=True) as subscription:
                 async for event in subscription:
@@ -287,7 +287,7 @@ class RawSession(ClientSession):
 
 
 async def negotiate(session: RawSession, era: Era) -> None:
-    """Finds the era: `server/discover` first, the handshake when the server does not know it. Raises ServerFault for a
+    """Find the era: `server/discover` first, the handshake when the server does not know it. Raises ServerFault for a
     server that has no modern one where that is asked for."""
     if era == "handshake":
         await session.initialize()

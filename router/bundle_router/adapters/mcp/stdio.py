@@ -200,7 +200,7 @@ class Pipes:
 async def open_stdio(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Report
 ) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
-    """Starts the server and gives its streams. On the way out the server is ended, even if the caller is cancelled."""
+    """Start the server and give its streams. On the way out the server is ended, even if the caller is cancelled."""
     process = await _started(command, supervisor, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
@@ -218,7 +218,7 @@ async def open_stdio(
 
 
 async def _started(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
-    """Starts it; a caller that is cancelled meanwhile leaves nothing half started behind."""
+    """Start it; a caller that is cancelled meanwhile leaves nothing half started behind."""
     starting = asyncio.get_running_loop().create_task(supervisor.start(command))
     try:
         await _to_the_end(starting)
@@ -231,7 +231,7 @@ async def _started(command: ServerCommand, supervisor: ProcessSupervisor, bounds
 
 
 async def _to_the_end(task: asyncio.Task[Any]) -> None:
-    """Waits for the task even if cancelled, once or twice; the cancellation comes after."""
+    """Wait for the task even if cancelled, once or twice; the cancellation comes after."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

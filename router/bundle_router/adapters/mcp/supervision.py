@@ -43,7 +43,7 @@ _STRIDE = 1 << 24
 
 
 def main(router: int, import_root: str) -> None:
-    """Serves until the router's socket has ended and nothing is left of any server."""
+    """Serve until the router's socket has ended and nothing is left of any server."""
     if sys.platform == "linux":
         sys.path.append(import_root)
         from bundle_router.tools.sandbox import linux
@@ -80,7 +80,7 @@ class SupervisedServer:
         self._line = b""
 
     def hear(self) -> None:
-        """Reads what the router says. The end of it is the wish that the server end."""
+        """Read what the router says. The end of it is the wish that the server end."""
         try:
             part = self.control.recv(65_536)
         except BlockingIOError:
@@ -188,7 +188,7 @@ class Supervision:
             self._reap()
 
     def _pause(self) -> None:
-        """Waits for a byte from the router, an end of a child, or the next look at what is being ended."""
+        """Wait for a byte from the router, an end of a child, or the next look at what is being ended."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._router is not None:
@@ -207,7 +207,7 @@ class Supervision:
                 self._take_over(self._router)
 
     def _take_over(self, router: socket.socket) -> None:
-        """Takes one server, or the news that the router is gone."""
+        """Take one server, or the news that the router is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(router, 1, 4)
         except BlockingIOError:
@@ -314,7 +314,7 @@ def _top() -> int:
 
 
 def _mark(number: int) -> None:
-    """Gives this process, and so all that it starts, the mark of the server with this number."""
+    """Give this process, and so all that it starts, the mark of the server with this number."""
     import resource
 
     mark = _top() - 1 - number * _STRIDE

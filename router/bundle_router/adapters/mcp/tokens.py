@@ -104,7 +104,7 @@ class TokenFile:
         return self._all().get(name)
 
     def write(self, **values: Any) -> None:
-        """Keeps the values, beside those of other names. Raises OSError."""
+        """Keep the values, beside those of other names. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._all(), "server": self._url, **values})
         beside = self._path.with_suffix(f".{os.getpid()}.tmp")

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def trace_only(context: Context) -> Context:
-    """Puts the caller's current span, and nothing else, into the context that a call will run in."""
+    """Put the caller's current span, and nothing else, into the context that a call will run in."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import context as otel
         from opentelemetry import trace

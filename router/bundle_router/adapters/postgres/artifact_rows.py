@@ -59,7 +59,7 @@ class PostgresArtifacts:
         self._describe, self._max_bytes = describe, max_bytes
 
     def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
-        """Stores the bytes and says what they are. Raises StorageError."""
+        """Store the bytes and return what they are. Raises StorageError."""
         if len(data) > self._max_bytes:
             raise StorageError(
                 f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
@@ -147,7 +147,7 @@ class PostgresArtifacts:
 
 
 def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> int:
-    """Deletes those of the artifacts that no run names any more; returns their bytes.
+    """Delete those of the artifacts that no run names any more; return their bytes.
 
     An object is deleted when its row is gone for good, under the lock that whoever stores it anew takes first.
     """

@@ -41,7 +41,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """The server has said that it ends the session."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Runs one exchange with the server. Raises OperationalError, and gives the connection up, after `deadline`."""
+        """Run one exchange with the server. After `deadline` the connection is given up: OperationalError."""
         left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
         return super().wait(gen, interval, left if timeout is None else min(left, timeout))
 
@@ -158,7 +158,7 @@ class Pool:
             self._room.release()
 
     def drop_idle(self) -> None:
-        """Closes the connections nobody uses: after one was lost, the others to that server are lost too."""
+        """Close the connections nobody uses: after one was lost, the others to that server are lost too."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -52,7 +52,7 @@ class ObjectStore:
             raise self._failed("open", error) from None
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Stores the bytes under their digest unless they are there. Raises StorageError."""
+        """Store the bytes under their digest unless they are there. Raises StorageError."""
         with suppress(self._obstore.exceptions.AlreadyExistsError):
             try:
                 self._obstore.put(self._store, self._path(sha256), data, mode="create")
@@ -71,7 +71,7 @@ class ObjectStore:
             raise self._failed(f"read artifact {sha256} from", error) from None
 
     def delete(self, sha256: str) -> None:
-        """Takes the object away; that it is gone already is no error. Raises StorageError."""
+        """Take the object away; that it is gone already is no error. Raises StorageError."""
         try:
             self._obstore.delete(self._store, self._path(sha256))
         except (self._obstore.exceptions.NotFoundError, FileNotFoundError):

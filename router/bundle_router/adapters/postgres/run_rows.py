@@ -99,7 +99,7 @@ class PostgresRunLog:
         return records
 
     def _fetch(self) -> int:
-        """Reads what is new into `_waiting`, a batch at most; returns how many records that was."""
+        """Read what is new into `_waiting`, a batch at most; return how many records that was."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
             raise StorageError(
@@ -146,7 +146,7 @@ class PostgresRunLog:
         return unseal(rows[0][0].encode("ascii")).record
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when there may be news, at the latest after that time."""
+        """Return when there may be news, at the latest after that time."""
         self._session.wait_for(self._run_id, timeout_s)
 
     # --- appending --------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class PostgresRunLog:
     def _write(
         self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float
     ) -> list[str] | None:
-        """Sends the statement until it is answered. Returns None where the line stands there, written by us; else the
+        """Send the statement until it is answered. Return None where the line stands there, written by us; else the
         lines of others from there on, as far as they are known yet.
 
         A connection that broke leaves open whether it does. The same bytes are sent again: at most one of them can be
@@ -242,7 +242,7 @@ class PostgresRunLog:
     # --- what stands beside the records -----------------------------------------------------------------------------
 
     def put_catalog(self, revision: str, text: str) -> None:
-        """Makes sure that the text of a catalog revision stands with the run, before a decision names it."""
+        """Make sure that the text of a catalog revision stands with the run, before a decision names it."""
         if revision in self._catalogs:
             return
         self._pool.fetch(
@@ -260,7 +260,7 @@ class PostgresRunLog:
         return self._artifacts
 
     def sync(self) -> None:
-        """Returns at once: what was appended is committed."""
+        """Return at once: what was appended is committed."""
 
     # --- its end ----------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class PostgresRunLog:
         return others
 
     def _write_end(self) -> None:
-        """Writes `run.json` as of the end of the run, unless the run moved on meanwhile."""
+        """Write `run.json` as of the end of the run, unless the run moved on meanwhile."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
             return

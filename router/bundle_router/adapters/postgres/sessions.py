@@ -60,7 +60,7 @@ class WriterSession:
         return bool(self.pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
 
     def enter(self, run_id: str) -> None:
-        """Takes the shared lock that says: this process works on the run."""
+        """Take the shared lock that says: this process works on the run."""
         with self._lock:
             if self._open[run_id] == 0:
                 self._run("select pg_advisory_lock_shared(%s)", run_id)
@@ -114,7 +114,7 @@ class WriterSession:
                 pause = min(2 * pause, 0.5)
 
     def wait_for(self, run_id: str, timeout_s: float) -> None:
-        """Returns when something was announced of any run, or after the time; never later than the polling interval."""
+        """Return when something was announced of any run, or after the time; never later than the polling interval."""
         until = time.monotonic() + min(timeout_s, POLL_S)
         connection: Any = None
         try:

@@ -52,7 +52,7 @@ class PostgresRunStore:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Makes the tables, or brings them up to date, once. Raises StorageError, RequestError."""
+        """Make the tables, or bring them up to date, once. Raises StorageError, RequestError."""
         with self._lock:
             if self._ready:
                 return

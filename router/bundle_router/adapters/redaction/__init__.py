@@ -47,9 +47,9 @@ class SecretRedactor:
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
 
     def keep(self, name: str, value: str) -> None:
-        """Looks for this value, too, from now on: `[redacted:token:<name>]`.
+        """Look for this value, too, from now on: `[redacted:token:<name>]`.
 
-        For tokens that are made while the program runs. Takes some 20 ms for a new one. Of a very long value the head
+        For tokens that are made while the program runs. A new one takes some 20 ms. Of a very long value the head
         is looked for, as the rest opens nothing; of more than 64 values the oldest is forgotten.
         """
         head = value[:MAX_KEPT_CHARACTERS]

@@ -44,7 +44,7 @@ class View:
 
 
 def _replaced(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
-    """`data` with each match replaced. A byte of a replacement comes from its whole match."""
+    """Return `data` with each match replaced. A byte of a replacement comes from its whole match."""
     pieces: list[bytes] = []
     decoded_at, decoded_end, original_at, original_end = array("q"), array("q"), array("q"), array("q")
     length = last = 0

@@ -125,5 +125,5 @@ def _named_value(node: Mapping[Any, Any]) -> str | None:
 
 
 def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:
-    """`["Authorization", "Bearer …"]`, the form of header lists."""
+    """Return whether it is `["Authorization", "Bearer …"]`, the form of header lists."""
     return len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], str) and is_header_name(node[0])

@@ -35,7 +35,7 @@ def is_value(value: bytes) -> bool:
 
 
 def is_token(value: bytes) -> bool:
-    """Looks made, not written: a digit, mixed case, or longer than a word."""
+    """Return whether it looks made, not written: a digit, mixed case, or longer than a word."""
     if not is_value(value):
         return False
     letters = value.replace(b"-", b"").replace(b"_", b"").replace(b".", b"").replace(b"/", b"")

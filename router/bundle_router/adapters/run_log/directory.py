@@ -103,7 +103,7 @@ class Spare:
         self._fds: list[int] = []
 
     def keep(self) -> None:
-        """Called when a run is opened: it is refused before the spare ones are touched."""
+        """Open the spare ones when a run is opened: opening it fails before one of them is used."""
         if len(self._fds) < KEPT_BACK:
             with self._lock, suppress(OSError):
                 while len(self._fds) < KEPT_BACK:
@@ -125,7 +125,7 @@ SPARE: Final = Spare()
 
 @contextmanager
 def translated(doing: str, path: str) -> Iterator[None]:
-    """Turns an OSError of the block into a StorageError that says what was being done, and where."""
+    """Turn an OSError of the block into a StorageError that says what was being done, and where."""
     try:
         yield
     except OSError as error:
@@ -195,7 +195,7 @@ def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
 
 
 def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
-    """Raises StorageError (`not_private`) for a directory of someone else, or with one of the `forbidden` mode bits."""
+    """Raise StorageError (`not_private`) for a directory of someone else, or with one of the `forbidden` mode bits."""
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
         advice = "choose another runs directory, or give it to this user with chown"
@@ -206,7 +206,7 @@ def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
 
 
 def _refuse_foreign_link(storage: Storage, path: str) -> None:
-    """A runs directory may be a link (to a larger disk, say), but not one that somebody else put there."""
+    """Refuse a runs directory that is a link of another user's. (One's own, to a larger disk say, is welcome.)"""
     found = storage.stat(path, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         why = f"it is a symbolic link made by user {found.st_uid}"
@@ -214,7 +214,7 @@ def _refuse_foreign_link(storage: Storage, path: str) -> None:
 
 
 def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
-    """Opens or creates a private regular file of the run."""
+    """Open or create a private regular file of the run."""
     fd = storage.open(name, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
     try:
         found = storage.fstat(fd)
@@ -269,7 +269,7 @@ def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 *
 
 
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:
-    """Writes a whole file beside and renames it over `name`: readers see the old text or the new, never a part."""
+    """Write a whole file beside and rename it over `name`: readers see the old text or the new, never a part."""
     beside = f"{name}.new"
     fd = open_file(storage, dir_fd, beside, os.O_WRONLY | os.O_TRUNC)
     try:
@@ -284,7 +284,7 @@ def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable
 
 
 def write_all(storage: Storage, fd: int, data: bytes) -> None:
-    """Writes everything or raises OSError: the write that follows a short one gives the reason of it."""
+    """Write everything or raise OSError: the write that follows a short one gives the reason of it."""
     while data:
         written = storage.write(fd, data)
         if written <= 0:

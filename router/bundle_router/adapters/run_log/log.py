@@ -95,7 +95,7 @@ class Segment:
     """Where some of its records begin (`seq`, offset), so that any is found again without reading all of them."""
 
     def grow(self, seq: int, length: int) -> None:
-        """A record stands at its end, of that many bytes."""
+        """Note that a record stands at its end, of that many bytes."""
         if not self.marks or seq - self.marks[-1][0] >= _STRIDE:
             self.marks.append((seq, self.size))
         self.size += length
@@ -314,7 +314,7 @@ class RunChain:
         return name
 
     def write_again(self, dir_fd: int) -> None:
-        """The same bytes to the same place (rule 4): a page that the disk refused counts as clean, and would never
+        """Write the same bytes to the same place (rule 4): a page the disk refused counts as clean, and would never
         reach it."""
         for segment in self.segments:
             start = max(0, segment.size - _BLOCK)
@@ -584,7 +584,7 @@ class DiskRunLog:
         return Appended(news, self._chain.append(segment, fd, text), self.head)
 
     def _prepare(self, folder: int, *, was_closed: bool) -> None:
-        """What comes before the first record after an end, or after records that power loss could have taken."""
+        """Write what precedes the first record after an end, or after records that power loss could have taken."""
         if was_closed:
             self._reopen(folder)
         if self._uncommitted:
@@ -764,7 +764,7 @@ _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
 
 
 def _abandon_in_child() -> None:
-    """A forked child shares the parent's locks: it must not write, nor keep the lock of a dead parent."""
+    """Release the logs in a forked child: it must not write under the parent's locks, nor keep them."""
     for log in list(_OPEN):
         log.release()
 

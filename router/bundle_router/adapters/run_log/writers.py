@@ -203,7 +203,7 @@ _HELD: set[int] = set()
 
 
 def _let_go_in_child() -> None:
-    """A forked child must not keep the lock of a parent that dies."""
+    """Close the locks in a forked child, which must not keep that of a parent that dies."""
     for fd in list(_HELD):
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -48,7 +48,7 @@ class ConfigFile:
 
 
 def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:
-    """Decodes UTF-8 (with or without a byte order mark). What can't be decoded becomes the file's `fault`."""
+    """Decode UTF-8 (with or without a byte order mark). What can't be decoded becomes the file's `fault`."""
 
     def broken(line: int, message: str, suggestion: str = "") -> ConfigFile:
         return ConfigFile(name, display_path, "", layer, Problem(display_path, line, "", message, suggestion))

@@ -72,7 +72,7 @@ class Report:
         self.add(entry.file, (*entry.path, *inner), message, suggestion)
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
-        """A problem with a file that is not TOML, so that no positions can be had."""
+        """Add a problem with a file that is not TOML, so that it has no positions."""
         self._has_errors = True
         self._counts[file.display_path] += 1
         self._problems.append(problem)

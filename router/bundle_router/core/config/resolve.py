@@ -28,7 +28,7 @@ class ResolvedConfig:
 def resolve(
     files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check
 ) -> ResolvedConfig:
-    """Reads, lays over, resolves and cross-checks. `cards` are those of the local tools, by canonical name."""
+    """Read, lay over, resolve and cross-check. `cards` are those of the local tools, by canonical name."""
     ordered = in_order(files)
     report = Report(ordered)
     written = gather(ordered, report)

@@ -310,7 +310,7 @@ def _add_sticky(
     how: _Settling,
     source: Source,
 ) -> None:
-    """Shows what stays from earlier steps, most recently used first, where this step's own verdict permits it; and
+    """Show what stays from earlier steps, most recently used first, where this step's own verdict permits it; and
     says of everything else that was there before why it is not shown now."""
     gone = {*applied.evicted, *applied.aside}
     why_none = how.holds_back(source)
@@ -337,7 +337,7 @@ def _whence(entry: Entry) -> str:
 
 
 def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
-    """Records what left the activation, and what made room for this step's picks."""
+    """Record what left the activation, and what made room for this step's picks."""
     for id_ in applied.evicted:
         shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools"))
     for id_ in sorted(applied.aside):
@@ -353,7 +353,7 @@ def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Appl
 
 
 def _note_unpicked(shown: Shown, plan: Plan, facts: Facts, selection: _Selection) -> None:
-    """Records what the selector asked for and did not get, and what was ranked and left out."""
+    """Record what the selector asked for and did not get, and what was ranked and left out."""
     answer = selection.answer
     for id_, code in answer.dropped if answer is not None else ():
         shown.leave_out(LeftOut(id_, code))
@@ -416,7 +416,7 @@ class Shown:
         self._tokens = 0
 
     def add(self, verdict: BundleVerdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
-        """Shows the bundle where its verdict and the budgets permit it, and says why not where they don't. `offered`:
+        """Show the bundle where its verdict and the budgets permit it, and say why not where they don't. `offered`:
         behind search alone, whatever its mode is."""
         if verdict.id in self.ids:
             return

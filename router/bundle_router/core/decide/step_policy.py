@@ -43,7 +43,7 @@ def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
 
 
 def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy") -> None:
-    """Raises RequestError when the policy says something that the catalog doesn't know."""
+    """Raise RequestError when the policy says something that the catalog doesn't know."""
     problems = check_step_policy(catalog, policy) if policy is not None else []
     if problems:
         more = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""

@@ -321,7 +321,7 @@ class _Cursor:
 
 
 def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None) -> Checked:
-    """Walks the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
+    """Walk the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
 
     `head` is None for a run that was not closed: then a cut-off end, and a last record that was rewritten together
     with its hash, can't be told from an honest end. `least` is a head that was kept elsewhere: the run held at least

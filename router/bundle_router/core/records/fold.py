@@ -190,7 +190,7 @@ class RunFold:
         self._count(record, began=not began)
 
     def _note_activity(self, record: Mapping[str, Any]) -> None:
-        """What a call does to the activation of its branch is worked out when it is asked for."""
+        """Keep a call for its branch: what it does to the activation is worked out when that is asked for."""
         address = self._addresses.get(record["decision_id"])
         branch = self._branches.get(address[0] if address is not None else DEFAULT_BRANCH)
         if branch is not None and (record["type"] == "call.started" or record.get("joined")):

@@ -63,7 +63,7 @@ def _was_heard(reply: Reply) -> bool:
 
 
 def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None) -> Replayed:
-    """Takes the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
+    """Take the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
     an edit may give a bundle other tools without changing who sees the bundle.
 
     Raises KeyError, TypeError or ValueError on a record that is not a decision.

@@ -47,7 +47,7 @@ class ToolText:
 
     @classmethod
     def of_schema(cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolText:
-        """Reads parameter names, descriptions and enum texts from the top level of an input schema."""
+        """Read parameter names, descriptions and enum texts from the top level of an input schema."""
         properties = schema.get("properties")
         names: list[str] = []
         texts: list[str] = []

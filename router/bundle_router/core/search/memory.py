@@ -138,7 +138,7 @@ class Memory:
         return digest_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Lists, never objects keyed by data."""
+        """Return rows, never objects keyed by data."""
         recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
         fair = {"seen": sorted(self.seen), "novelty": self.novelty} if self.seen or self.novelty else {}
         return {
@@ -159,7 +159,7 @@ class Memory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
-        """Raises ValueError when it is not a memory of this version."""
+        """Return the memory. Raises ValueError when it is not one of this version."""
         if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING, SCHEMA_FAIR):
             raise ValueError(f"not a memory of version {SCHEMA_FAIR} or older: {value.get('schema')!r}")
         rows = value["features"]

@@ -247,7 +247,7 @@ class Search:
         )
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
-        """What the run's last steps had is likely wanted again: latest first, shared among a step's bundles."""
+        """Score what the run's last steps had, as likely wanted again: latest first, shared by a step's bundles."""
         weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
         for step in request.recent:
             for id_ in step.bundle_ids:

@@ -113,7 +113,7 @@ class Recollection:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Recollection:
-        """Raises KeyError, TypeError or ValueError when it is none."""
+        """Return the recollection. Raises KeyError, TypeError or ValueError when it is none."""
         rows = [PastText(str(row["text"]), tuple(map(str, row["ids"])), str(row["run"])) for row in value["steps"]]
         found = cls.of(rows, str(value["embedder"]), float(value["pull"]))
         if len(found.steps) > MAX_REMEMBERED or not 0.0 < found.pull <= max(PULLS):

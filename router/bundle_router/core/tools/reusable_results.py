@@ -152,7 +152,7 @@ class ResultCache:
             self._drop(next(iter(self._rows)))
 
     def empty(self, place: str) -> None:
-        """Drops what is of the place."""
+        """Drop what was kept for the place."""
         for key in [key for key, (other, _) in self._rows.items() if other == place]:
             self._drop(key)
 

@@ -73,12 +73,12 @@ class AnswerMemory:
         return kept
 
     def put(self, key: str, kept: CachedAnswer) -> None:
-        """Keeps an answer in memory. Never waits."""
+        """Keep an answer in memory. Never waits."""
         if self._ttl_s > 0:
             self._remember(key, kept)
 
     def store(self, key: str, kept: CachedAnswer) -> None:
-        """Keeps an answer in the store. Blocks: for a thread."""
+        """Keep an answer in the store. Blocks: for a thread."""
         if self._store is not None:
             self._store.put(key, json.dumps(asdict(kept)), self._ttl_s)
 

@@ -90,7 +90,7 @@ class Turns:
             )
 
     def release(self, turn: Turn) -> None:
-        """The call was given up before it came to anything."""
+        """Give the ticket back of a call that was given up before it came to anything."""
         self._breakers[turn.place] = self._breakers[turn.place].release(turn.ticket)
 
 
@@ -159,11 +159,11 @@ class ModelSelector:
         return _timed(reply, (self._clock.monotonic_ns() - started) / 1e6)
 
     async def warm_up(self) -> Readiness:
-        """Loads what calls need, and waits for it (seconds). Contacts nobody."""
+        """Load what calls need, and wait for it (seconds). Contacts nobody."""
         return await asyncio.shield(asyncio.wrap_future(self._begin_warm_up()))
 
     async def stored(self) -> None:
-        """Waits until the answers that were given are in the store."""
+        """Wait until the answers that were given are in the store."""
         if self._warming is not None:
             await asyncio.wrap_future(self._loop.submit(self._wait_for_store()))
 
@@ -172,7 +172,7 @@ class ModelSelector:
             await asyncio.wait({*self._storing})
 
     async def close(self) -> None:
-        """Gives up what is under way and lets go of connections and the thread."""
+        """Give up what is under way and let go of connections and the thread."""
         if self._warming is not None:
             self._warming = None
             await asyncio.to_thread(self._close)

@@ -88,7 +88,7 @@ class Meanings:
         return self._asked(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
-        """Waits until the catalog's vectors are made, or could not be. Says whether all of them are."""
+        """Wait until the catalog's vectors are made, or could not be. Return whether all of them are."""
         making = self._begun(catalog)
         making.done.wait()
         return making.whole

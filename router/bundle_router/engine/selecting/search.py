@@ -157,7 +157,7 @@ class SearchSelector:
         return found
 
     def warm_up(self, catalog: Catalog) -> None:
-        """Makes the index, and waits until the catalog's texts are embedded, or could not be. Blocks."""
+        """Make the index, and wait until the catalog's texts are embedded, or could not be. Blocks."""
         if self.search_for(catalog) is not None and self._meanings is not None:
             self._meanings.warm_up(catalog)
 

@@ -86,7 +86,7 @@ class StagedSelector:
         return found.reply if offered is None else _in_place_of(None, found, offered)
 
     async def warm_up(self, catalog: Catalog) -> Readiness:
-        """Makes the index, loads what models need, and says whether they can be asked. Contacts only an embedder."""
+        """Make the index, load what models need, and return whether they can be asked. Contacts only an embedder."""
         readiness, _ = await asyncio.gather(self._warm_model(), self._warm_search(catalog))
         return readiness
 
@@ -116,7 +116,7 @@ def _with_search(reply: Reply, found: Found | None) -> Reply:
 
 
 def _in_place_of(failed: Reply | None, found: Found, answer: Answer) -> Reply:
-    """Search's answer; where a model failed before, with its failure and what it cost."""
+    """Return search's answer; where a model failed before, with its failure and what it cost."""
     if failed is None:
         return replace(found.reply, answer=answer)
     answered = replace(answer, model=failed.model)

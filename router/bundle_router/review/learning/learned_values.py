@@ -93,7 +93,7 @@ def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, A
 
 
 def memory_from(value: Mapping[str, Any]) -> tuple[Memory, tuple[tuple[str, str], ...]]:
-    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    """Return a memory file's values. Raises ValueError, with why, for another file or version."""
     try:
         _check_schema(value, MEMORY_SCHEMA)
         memory = Memory.from_json(value["memory"])
@@ -110,7 +110,7 @@ def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, An
 
 
 def tools_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
-    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    """Return a file's memory of tools. Raises ValueError, with why, for another file or version."""
     try:
         _check_schema(value, TOOLS_SCHEMA)
         memory = Memory.from_json(value["memory"])
@@ -132,7 +132,7 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_from(value: Mapping[str, Any]) -> Calibration:
-    """Raises ValueError, with why, for what is not such a file or not the version it says."""
+    """Return a file's calibration. Raises ValueError, with why, for another file or version."""
     try:
         _check_schema(value, CALIBRATION_SCHEMA)
         weights = tuple(sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"]))

@@ -64,7 +64,7 @@ ACROSS: Final = frozenset(
 def lint(
     resolved: ResolvedConfig, shipped: Callable[[], ResolvedConfig], has_content: HasContent | None = None
 ) -> None:
-    """Adds what all rules find to the report. `shipped` resolves the shipped files alone, and is asked where needed."""
+    """Add what all rules find to the report. `shipped` resolves the shipped files alone, and is asked where needed."""
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
     for word, finding in _findings(resolved, has_content):

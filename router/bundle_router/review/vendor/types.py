@@ -134,7 +134,7 @@ class Types:
         return f"Literal[{', '.join(dict.fromkeys(shown))}]"
 
     def union(self, wish: str, parts: Sequence[str]) -> str:
-        """`A | B`, once each. What holds Any is Any."""
+        """Return `A | B`, once each. What holds Any is Any."""
         named = [self.named(wish, part) for part in dict.fromkeys(parts)]
         return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
 

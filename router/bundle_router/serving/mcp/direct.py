@@ -239,7 +239,7 @@ class _Stream:
 
 
 async def _watched(receive: Asgi, stream: _Stream, gone: Callable[[], object], ping_s: float) -> None:
-    """Keeps a slow answer's stream alive, and says when its client has gone."""
+    """Keep a slow answer's stream alive, and return when its client has gone."""
     while True:
         try:
             async with asyncio.timeout(ping_s):

@@ -80,7 +80,7 @@ class FollowedResources:
         return await self._begin(uri, lambda: self._hear(uri))
 
     def _hear(self, uri: str) -> None:
-        """A resource changed, on whatever thread that became known."""
+        """Announce that a resource changed, on whatever thread that became known."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -93,7 +93,7 @@ class FollowedResources:
             task.add_done_callback(self._telling.discard)
 
     async def close(self) -> None:
-        """Ends everything that is followed."""
+        """End everything that is followed."""
         followed, self._followed = self._followed, {}
         for held in followed.values():
             _ended(held)

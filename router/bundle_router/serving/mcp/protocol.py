@@ -102,7 +102,7 @@ class _Server(Server[Any]):
 
     @instructions.setter
     def instructions(self, _given: str | None) -> None:
-        """The SDK's constructor sets what it was given; the run's guidance is what counts."""
+        """Ignore what the SDK's constructor sets: the run's guidance is what counts."""
 
     def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
         return narrowed(super().get_capabilities(*args, **options), self._run.features)
@@ -210,11 +210,11 @@ class RunServer:
         return bool(self._connections)
 
     def end_listening(self) -> None:
-        """Ends the streams of those who only listen."""
+        """End the streams of those who only listen."""
         self._listen.close()
 
     async def close(self) -> None:
-        """Ends every session; calls under way are cancelled."""
+        """End every session; calls under way are cancelled."""
         self.end_listening()
         self._stop.set()
         if self._owner is not None:
@@ -278,7 +278,7 @@ class RunServer:
     # --- what it says unasked --------------------------------------------------------------------------------------
 
     async def _greeted(self, context: Context, _params: types.NotificationParams | None) -> None:
-        """A session of the handshake era is ready to be told of changes, until it ends."""
+        """Tell a session of the handshake era, which is ready now, of changes until it ends."""
         # Not exported, and the only thing that knows when a session ends; mcp is pinned below 3.
         connection: Connection = context.session._connection
         if connection not in self._connections:

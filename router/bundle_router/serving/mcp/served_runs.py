@@ -70,7 +70,7 @@ class ServedRun:
         return self._toolset.tools if self._toolset is not None else ()
 
     async def refresh(self) -> None:
-        """Makes the list anew if the run has gone on to another decision, and announces it if it differs."""
+        """Make the list anew if the run has gone on to another decision, and announce it if it differs."""
         async with self._lock:
             decision = await self._runs.decision_id(self.id, self._named)
             if decision == self._shown:
@@ -172,7 +172,7 @@ class ServedRuns:
     # --- decisions -------------------------------------------------------------------------------------------------
 
     def _decided(self, run_id: str) -> None:
-        """A run was routed, on whatever thread."""
+        """Note that a run was routed, on whatever thread."""
         if self._served:  # who begins to be served reads the newest decision anyway
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self._hear, run_id)
@@ -202,7 +202,7 @@ class ServedRuns:
             served.server.end_listening()
 
     async def close(self) -> None:
-        """Ends every session and waits for it."""
+        """End every session and wait for it."""
         self.end_listening()
         if self._hearing:
             await asyncio.wait(self._hearing)

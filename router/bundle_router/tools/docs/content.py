@@ -145,7 +145,7 @@ def _base_of(soup: BeautifulSoup, page: str) -> str:
 
 
 def _mark_anchor(main: Tag, anchor: str) -> bool:
-    """Puts the mark before the first text at or after the anchor, where it changes nothing about how it is written."""
+    """Put the mark before the first text at or after the anchor, where it changes nothing about how it is written."""
     target = main.find(id=anchor) or main.find("a", attrs={"name": anchor})
     for element in islice(target.next_elements if target else (), MAX_MARK_SEARCH):
         above = takewhile(lambda parent: parent is not main, element.parents)

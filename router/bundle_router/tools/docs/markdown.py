@@ -49,7 +49,7 @@ class Converted:
 def to_markdown(
     html: str, *, base: str, anchor: str = "", keeps_image: Callable[[str], bool], deadline: Deadline
 ) -> Converted:
-    """Converts a page. `base` is its URL; images are kept where `keeps_image(absolute URL)`, else their text is.
+    """Convert a page. `base` is its URL; images are kept where `keeps_image(absolute URL)`, else their text is.
 
     Raises ToolFailure `too_large`, or the deadline's own.
     """

@@ -63,7 +63,7 @@ class HttpReply:
 
 
 def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[ResponseHead], BodyLimit]) -> HttpReply:
-    """Sends one GET and reads its reply. Follows nothing.
+    """Send one GET and read its reply. Follow nothing.
 
     Raises ToolFailure: what `Network.open` raises, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
     """

@@ -63,7 +63,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Reads `text` under the rules above. Raises ToolFailure `invalid_url`, saying which rule it broke."""
+    """Read `text` under the rules above. Raises ToolFailure `invalid_url`, saying which rule it broke."""
     if len(text) > MAX_URL:
         raise _invalid(text, f"it is longer than {MAX_URL} characters")
     if found := _FORBIDDEN.search(text):
@@ -119,7 +119,7 @@ class HostList:
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> HostList:
-        """Reads the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
+        """Read the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
         exact, below = set(), []
         for pattern in patterns:
             try:
@@ -141,7 +141,7 @@ class HostList:
         return host in self.exact or host.endswith(self.below)
 
     def check(self, url: Url) -> None:
-        """Raises ToolFailure `host_not_allowed` unless the URL's host is on the list."""
+        """Raise ToolFailure `host_not_allowed` unless the URL's host is on the list."""
         if self.allows(url.host):
             return
         names = sorted(self.exact | {f"*{suffix}" for suffix in self.below})

@@ -82,7 +82,7 @@ def _openat2() -> Callable[[int, str, int, int], int]:
 
 
 def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
-    """Opens `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
+    """Open `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
     return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC)
 
 
@@ -92,7 +92,7 @@ def open_without_links(root_fd: int, path: str, flags: int) -> int:
 
 
 def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identity] = ()) -> int:
-    """Opens `path` beneath `root_fd` one component at a time, never letting the kernel follow a link.
+    """Open `path` beneath `root_fd` one component at a time, never letting the kernel follow a link.
 
     Raises HiddenFolder when the walk comes to a folder in `hidden`, or ends at it.
     """
@@ -176,7 +176,7 @@ class _Walk:
         return None
 
     def _follow(self, name: str) -> bool:
-        """Puts a link's target ahead of us; False if the name is no link."""
+        """Put a link's target ahead of us; False if the name is no link."""
         target = self._target(name)
         if target is None:
             return False

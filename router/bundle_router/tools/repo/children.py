@@ -62,7 +62,7 @@ class Child:
     code: int = -1
 
     def chunks(self) -> Iterator[bytes]:
-        """Standard output as it comes. Raises ToolFailure `timeout` or `cancelled`."""
+        """Yield standard output as it comes. Raises ToolFailure `timeout` or `cancelled`."""
         out, err = self.process.stdout, self.process.stderr
         if out is None or err is None:
             raise ValueError("a child is read through pipes")
@@ -100,7 +100,7 @@ def _timeout() -> ToolFailure:
 
 @contextmanager
 def started(command: Command, context: ToolContext) -> Iterator[Child]:
-    """Starts the command; on leaving, whatever still runs of its process group is killed and reaped."""
+    """Start the command; on leaving, whatever still runs of its process group is killed and reaped."""
     confine = command.confined and starts_confined(command.argv[0])
     process = _popen_confined(command) if confine else _popen(command)
     try:
@@ -117,7 +117,7 @@ def started(command: Command, context: ToolContext) -> Iterator[Child]:
 
 
 def output_of(command: Command, context: ToolContext, *, max_bytes: int) -> tuple[bytes, bool, Child]:
-    """Runs a command: its standard output, whether that was cut at `max_bytes`, and the child for `code`, `stderr`."""
+    """Run a command: its standard output, whether that was cut at `max_bytes`, and the child for `code`, `stderr`."""
     kept = bytearray()
     with started(command, context) as child:
         for chunk in child.chunks():

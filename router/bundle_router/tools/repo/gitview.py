@@ -241,7 +241,7 @@ def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
 
 
 def _copy_index(root: Root, source: str, target: Path) -> None:
-    """Copies with the time stamp: git compares it with the files' to tell which may have changed since."""
+    """Copy with the time stamp: git compares it with the files' to tell which may have changed since."""
     with root.open_file(source) as file, target.open("wb") as copy:
         info = os.fstat(file.fileno())
         if info.st_size > _MAX_INDEX_BYTES:
@@ -251,7 +251,7 @@ def _copy_index(root: Root, source: str, target: Path) -> None:
 
 
 def _carry_config(root: Root, common: str, view: GitView) -> None:
-    """Adds the harmless settings of the repository's config, as git's own parser reads it, without includes."""
+    """Add the harmless settings of the repository's config, as git's own parser reads it, without includes."""
     if root.entry(f"{common}/config") is None:
         return
     copy = Path(view.folder) / "theirs"

@@ -98,7 +98,7 @@ _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 
 
 def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -> ToolOutput:
-    """Runs `repo.git_log`."""
+    """Run `repo.git_log`."""
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         out, cut, _ = view.run(
             "log",
@@ -148,7 +148,7 @@ def _commit_text(item: str) -> str:
 
 
 def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True) -> ToolOutput:
-    """Runs `repo.git_diff`."""
+    """Run `repo.git_diff`."""
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]
         reads_files = not arguments.staged and arguments.target is None

@@ -89,7 +89,7 @@ class Glob:
 
 
 def parse_glob(text: str) -> Glob:
-    """Raises ToolFailure `bad_glob`."""
+    """Parse a glob; `!` before it excludes. Raises ToolFailure `bad_glob`."""
     excludes = text.startswith("!")
     return Glob(glob_regex(text[1:] if excludes else text, braces=True), excludes)
 

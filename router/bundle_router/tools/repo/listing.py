@@ -30,7 +30,7 @@ class ListDir(Frozen):
 
 
 def list_dir(arguments: ListDir, context: ToolContext) -> ToolOutput:
-    """Runs `repo.list_dir`."""
+    """Run `repo.list_dir`."""
     with workspace(context) as root:
         top = root.relative(arguments.path or ".")
         shown, total = _collect(root, top, arguments, context)

@@ -62,7 +62,7 @@ class ReadFile(Frozen):
 
 
 def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
-    """Runs `repo.read_file`."""
+    """Run `repo.read_file`."""
     with _root_of(arguments.path, context) as root, root.open_for_reader(arguments.path) as file:
         size = os.fstat(file.fileno()).st_size
         name = show_name(root.relative(arguments.path))

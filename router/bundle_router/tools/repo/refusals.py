@@ -44,7 +44,7 @@ _WORDS: Final = {
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turns what the kernel says about a path into words for whoever asked for it."""
+    """Turn what the kernel says about a path into words for whoever asked for it."""
     try:
         yield
     except HiddenFolder as error:

@@ -55,7 +55,7 @@ _OPTIONS: Final = (
 def search(
     binary: str, query: Ripgrep, root: Root, context: ToolContext, *, confined: bool = True
 ) -> Generator[FileHits, None, None]:
-    """Implements `bundle_router.tools.repo.hits.Engine`, once bound to the absolute path of the binary."""
+    """Implement `bundle_router.tools.repo.hits.Engine`, once bound to the absolute path of the binary."""
     if query.path != "." and query.glob and "/" in query.glob:
         yield from scanning.search(query, root, context)
         return

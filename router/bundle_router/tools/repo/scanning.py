@@ -22,7 +22,7 @@ _MAX_ENTRIES: Final = 100_000
 
 
 def search(query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]:
-    """Implements `bundle_router.tools.repo.hits.Engine`."""
+    """Implement `bundle_router.tools.repo.hits.Engine`."""
     expression = compile_lines(query.pattern, ignore_case=query.ignore_case, literal=query.literal)
     deadline = time.monotonic() + context.timeout_s
     for path in _files(query, root):

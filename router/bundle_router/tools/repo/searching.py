@@ -32,7 +32,7 @@ _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 
 
 def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | None = None) -> ToolOutput:
-    """Runs `repo.ripgrep` with the engine this machine has."""
+    """Run `repo.ripgrep` with the engine this machine has."""
     _check_pattern(arguments)
     with workspace(context) as root:
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})

@@ -81,7 +81,7 @@ READ_AND_WRITE: Final = _READ_FILE | _WRITE_FILE | _TRUNCATE
 
 
 def _grant(ruleset: int, place: str | int, rights: int) -> None:
-    """A path that does not exist is skipped: there is nothing to open."""
+    """Grant rights on a place. A path that does not exist is skipped: there is nothing to open."""
     try:
         descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC) if isinstance(place, str) else place
     except OSError:

@@ -122,7 +122,7 @@ def attach_tree(tree: int, target: str) -> None:
 
 
 def restrict_mounts(descriptor: int, attributes: int) -> None:
-    """Adds `ATTR_…` to the mount that is open and all beneath it. Linux 5.12."""
+    """Add `ATTR_…` to the mount that is open and all beneath it. Linux 5.12."""
     wanted = _MountAttributes(attributes, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     flags = ctypes.c_uint(_EMPTY_PATH | _RECURSIVE)
@@ -136,7 +136,7 @@ def change_root(folder: str, old: str) -> None:
 
 
 def unmount(target: str) -> None:
-    """Takes a mount, and all beneath it, out of sight; what is open there stays open."""
+    """Take a mount, and all beneath it, out of sight; what is open there stays open."""
     if _libc.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)) == -1:
         _raise()
 
@@ -155,7 +155,7 @@ def filter_system_calls(program: bytes) -> None:
 
 
 def keep_capabilities(kept: Iterable[int]) -> None:
-    """Gives up every capability but `kept` (and those of them it does not hold), for good: bounding set included."""
+    """Give up every capability but `kept` (and those of them it does not hold), for good: bounding set included."""
     keep = set(kept)
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in keep:

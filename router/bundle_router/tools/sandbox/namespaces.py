@@ -61,7 +61,7 @@ def enter(facilities: Sequence[str]) -> list[Statement]:
 
 
 def _try_copies() -> None:
-    """Raises OSError where this kernel can't do what `build_root` needs (before Linux 5.12)."""
+    """Raise OSError where this kernel can't do what `build_root` needs (before Linux 5.12)."""
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
     tree = linux.clone_tree(descriptor)
     linux.restrict_mounts(tree, linux.ATTR_NOSUID)
@@ -102,8 +102,8 @@ def _raise_loopback() -> None:
 
 
 def build_root(mounts: Sequence[Mount]) -> bool:
-    """Makes the root folder that `mounts` describe and goes there. To be called by the first process of its pid
-    namespace. Returns whether /proc is that namespace's own; without one there is none. Raises Swapped, OSError.
+    """Make the root folder that `mounts` describe and go there. To be called by the first process of its pid
+    namespace. Return whether /proc is that namespace's own; without one there is none. Raises Swapped, OSError.
 
     What is shown is opened before anything is mounted, checked, copied by its descriptor and attached by it: no path is
     looked up twice.

@@ -81,7 +81,7 @@ class Supervisor:
         return readable
 
     def _arrange_mounts(self) -> bool:
-        """Returns whether /proc shows this process's own pid namespace. Raises OSError, Swapped, _Unprotected."""
+        """Return whether /proc shows this process's own pid namespace. Raises OSError, Swapped, _Unprotected."""
         plan = self._plan
         if not self._holds("mounts"):
             self._statements += _not_kept(plan, self._statements)
@@ -131,7 +131,7 @@ class Supervisor:
     # --- the parent --------------------------------------------------------------------------------------------------
 
     def _wait(self, wake: int) -> None:
-        """Returns when the program has ended, has passed a bound, or the router wants it ended."""
+        """Return when the program has ended, has passed a bound, or the router wants it ended."""
         while self._reap() and self._status is None and not self._stopped:
             if exceeded := self._watcher.exceeded():
                 self._report(exceeded=exceeded)
@@ -151,7 +151,7 @@ class Supervisor:
             self._stopped = True
 
     def _reap(self) -> bool:
-        """Collects every child that has ended. False when there are no children left at all."""
+        """Collect every child that has ended. False when there are no children left at all."""
         try:
             while True:
                 child, status = os.waitpid(-1, os.WNOHANG)

@@ -32,7 +32,7 @@ def bounds_of_groups(plan: SandboxPlan) -> set[str]:
 
 
 def join_groups(plan: SandboxPlan) -> None:
-    """Puts this process in every control group of the plan. Raises OSError."""
+    """Put this process in every control group of the plan. Raises OSError."""
     for group, *_ in plan.cgroups:
         descriptor = os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group)
         os.write(descriptor, b"0")
@@ -69,7 +69,7 @@ def limit(plan: SandboxPlan, *, own_users: bool) -> None:
 
 
 def enter_folder(plan: SandboxPlan) -> None:
-    """Opens `cwd` anew (mounts of a new namespace are not seen through the old descriptor) and compares."""
+    """Open `cwd` anew (mounts of a new namespace are not seen through the old descriptor) and compare."""
     swapped = FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
     try:
         folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -82,7 +82,7 @@ def enter_folder(plan: SandboxPlan) -> None:
 
 
 def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
-    """Returns what Landlock keeps, and its version (0: nothing is kept)."""
+    """Return what Landlock keeps, and its version (0: nothing is kept)."""
     if "files" not in plan.facilities:
         return Statement("files", False, "switched off"), 0
     try:
@@ -129,7 +129,7 @@ def drop_privileges() -> Statement:
 
 
 def become(plan: SandboxPlan) -> None:
-    """Replaces this process with the program. Returns never; raises OSError if it can't be started."""
+    """Replace this process with the program. Never returns; raises OSError if it can't be started."""
     for number in range(1, signal.NSIG):
         if number in (signal.SIGKILL, signal.SIGSTOP) or number not in signal.valid_signals():
             continue

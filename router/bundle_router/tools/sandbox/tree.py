@@ -53,7 +53,7 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
 
 
 def check_places(places: Iterable[Place]) -> None:
-    """Raises Swapped when something else lies at a place by now, or nothing."""
+    """Raise Swapped when something else lies at a place by now, or nothing."""
     for place in places:
         try:
             same = _identity(os.lstat(place.path)) == (place.device, place.inode)  # text

@@ -95,7 +95,7 @@ def _set(file: Path, value: int) -> bool:
 
 
 def _remove(group: Path) -> None:
-    """The kernel frees the last process's place a moment after it was reaped: EBUSY until then."""
+    """Remove an empty group. The kernel frees the last process's place just after it was reaped: EBUSY till then."""
     for _ in range(_REMOVE_TRIES):  # then it stays: it costs nothing, its processes were ended by their supervisor
         with contextlib.suppress(OSError):
             group.rmdir()

@@ -48,7 +48,7 @@ def private_folder() -> Iterator[str]:
 
 
 def _make_removable(folder: Path) -> None:
-    """A program may have taken its own folders' permissions away. Nothing of it runs any more, so nothing moves."""
+    """Give back the permissions that a program took from its folders. Nothing of it runs now, so nothing moves."""
     folder.chmod(0o700)
     for parent, folders, _ in os.walk(folder):
         for name in folders:
@@ -84,7 +84,7 @@ class BinariesArguments(Frozen):
 
 
 def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple[str, ...] = FACILITIES) -> ToolOutput:
-    """Runs one program to its end. Raises ToolFailure when nothing was started.
+    """Run one program to its end. Raises ToolFailure when nothing was started.
 
     `facilities` leaves parts of the isolation out, so that tests can show what holds without them.
     """

@@ -145,7 +145,7 @@ class _Reader:
         return Accepted(self._form, tuple(self._paths))
 
     def _option(self, argument: str) -> str:
-        """Takes one option (and its separate value). Returns why not, or an empty string."""
+        """Take one option (and its separate value). Return why not, or an empty string."""
         if self._only_positionals:
             return "after '--' no argument may start with '-'"
         for option in self._form.options:

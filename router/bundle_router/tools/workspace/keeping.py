@@ -72,7 +72,7 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
-    """Moves what was made at places that were not there to a name beside it, and says so, a sentence each."""
+    """Move what was made at places that were not there to a name beside it, and return a sentence for each."""
     moved = []
     for path in absent:
         aside = _walk(root.fd, path, _rename)

@@ -61,7 +61,7 @@ def run(
 def _follow(
     process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool], max_bytes: int
 ) -> tuple[Ended, list[Capture]]:
-    """Reads both streams until the program has ended, was out of time or was cancelled; then ends its group."""
+    """Read both streams until the program has ended, was out of time or was cancelled; then end its group."""
     ended: Ended | None = None
     streams = [Capture(max_bytes), Capture(max_bytes)]
     with selectors.DefaultSelector() as selector:

@@ -128,7 +128,7 @@ class Finished:
 def run(
     plan: SandboxPlan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int
 ) -> Finished:
-    """Runs the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
+    """Run the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
 
     Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` when it could not be started.
     """
@@ -237,13 +237,13 @@ class _Watch:
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def tell(self, line: bytes) -> None:
-        """The launcher reads while we write. A launcher that is already gone shows in its report."""
+        """Write the plan while the launcher reads. A launcher that is already gone shows in its report."""
         with contextlib.suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self._control, line) :]
 
     def follow(self, timeout_s: float, cancelled: Callable[[], bool]) -> None:
-        """Sends the plan once the launcher is ready, and returns when all is over."""
+        """Send the plan once the launcher is ready, and return when all is over."""
         deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
         while self._read(_POLL_S):
             now = time.monotonic()
@@ -271,7 +271,7 @@ class _Watch:
             raise ToolFailure(f"the program was not started: {swapped}", code="not_started") from swapped
 
     def _read(self, timeout_s: float) -> bool:
-        """Reads what there is. False once the launcher has closed its report, which it does by ending."""
+        """Read what there is. False once the launcher has closed its report, which it does by ending."""
         alive = True
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, _CHUNK)
@@ -322,7 +322,7 @@ class _Watch:
         )
 
     def _drain(self) -> None:
-        """What is still in the pipes. Nobody writes any more, so it is little; a writer that escaped can't hold us."""
+        """Read what is still in the pipes. Nobody writes any more, so it is little; an escaped writer can't hold us."""
         deadline = time.monotonic() + 1.0
         while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
             self._read(0)

@@ -50,7 +50,7 @@ def base_interpreter() -> str:
 
 
 def _interpreters() -> Iterator[str]:
-    """Executables, and the `pyvenv.cfg` that Python looks for beside one and one folder up."""
+    """Yield executables, and the `pyvenv.cfg` that Python looks for beside one and one folder up."""
     for name in (sys.executable, base_interpreter(), sys.argv[0] if sys.argv[0].startswith("/") else ""):
         if name:
             yield name

@@ -61,7 +61,7 @@ class WriteFileArguments(Frozen):
 
 
 def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutput:
-    """Writes the file and returns its digest. Raises ToolFailure, and then the file is as it was."""
+    """Write the file and return its digest. Raises ToolFailure, and then the file is as it was."""
     content = arguments.content.encode("utf-8")
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
@@ -210,7 +210,7 @@ def _digest(folder: int, name: str) -> str:
 
 
 def replace_or_create(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
-    """A new file keeps the mode of the one it replaces. Where there was none, one that came meanwhile is kept."""
+    """Put a file there, with the mode of the one it replaces. Where there was none, one that came meanwhile stays."""
     temporary = f".{secrets.token_hex(8)}.bundle-router-new"
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

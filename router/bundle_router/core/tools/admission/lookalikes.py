@@ -53,7 +53,7 @@ def skeleton(name: str) -> str:
 
 
 def alike_names(canonical: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Groups of tools (canonical names) of different servers, or of one, whose names look the same but are not.
+    """Return groups of tools (canonical names) of different servers, or of one, whose names look the same but are not.
 
     Equal names on different servers are common and no group: the server's name tells them apart.
     """

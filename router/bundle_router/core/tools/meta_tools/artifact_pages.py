@@ -146,7 +146,7 @@ def _around(line: str, span: tuple[int, int]) -> str:
 
 
 def literal(pattern: str) -> Finder:
-    """Finds the pattern as it is written, in lines that hold it with another case too when it has no capitals."""
+    """Find the pattern as it is written, in lines that hold it with another case too when it has no capitals."""
     fold = pattern == pattern.lower()
 
     def find(line: str) -> tuple[int, int] | None:

@@ -104,7 +104,7 @@ def _finite(text: str) -> float | None:
 
 
 def no_number(_constant: str) -> None:
-    """What stands for NaN and the infinities, which are no JSON: null, as in JavaScript."""
+    """Return what stands for NaN and the infinities, which are no JSON: null, as in JavaScript."""
 
 
 _DECODER: Final = json.JSONDecoder(object_hook=_same, parse_int=_int, parse_float=_float)

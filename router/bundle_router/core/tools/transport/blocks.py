@@ -22,7 +22,7 @@ _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
 
 
 def take_out_nan(value: Any) -> None:
-    """Puts null where JSON has no number (NaN, the infinities), as JavaScript does, in the value itself."""
+    """Put null where JSON has no number (NaN, the infinities), as JavaScript does, in the value itself."""
     waiting = [value]
     while waiting:
         item = waiting.pop()

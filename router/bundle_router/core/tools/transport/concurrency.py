@@ -41,7 +41,7 @@ class Gate(Generic[W]):
         return "wait"
 
     def leave(self, server: str) -> list[W]:
-        """Gives a place back. Whoever is returned runs now."""
+        """Give a place back. Whoever is returned runs now."""
         self.running -= 1
         left = self._running[server] - 1
         if left:
@@ -51,7 +51,7 @@ class Gate(Generic[W]):
         return self._admit(server)
 
     def withdraw(self, server: str, waiter: W) -> bool:
-        """Takes a waiter out of the queue. False when its turn had come: it holds a place and must `leave`."""
+        """Take a waiter out of the queue. False when its turn had come: it holds a place and must `leave`."""
         queue = self._queues.get(server)
         if queue is None or waiter not in queue:
             return False

@@ -32,7 +32,7 @@ class Pages:
     _contested: set[str] = field(default_factory=set)
 
     def add(self, page: Mapping[str, Any]) -> str | None:
-        """Takes a page; the cursor of the next, or None when this was the last one that is read."""
+        """Take a page; the cursor of the next, or None when this was the last one that is read."""
         self.pages += 1
         ttl = page.get("ttlMs")
         if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0:

@@ -38,7 +38,7 @@ class Leases(Generic[K]):
         self._next = 0
 
     def acquire(self, key: K, now_ns: int) -> tuple[HeldConnection[K], bool]:
-        """Takes a lease; True when the connection is a new one that has to be opened."""
+        """Take a lease; True when the connection is a new one that has to be opened."""
         held = self._current.get(key)
         new = held is None
         if held is None:
@@ -55,7 +55,7 @@ class Leases(Generic[K]):
         return 1 if held is None else 2 * held.leases
 
     def release(self, held: HeldConnection[K], now_ns: int) -> bool:
-        """Gives a lease back. True when the connection is to be closed."""
+        """Give a lease back. True when the connection is to be closed."""
         held.leases -= 1
         held.used_ns = now_ns
         if held.leases == 0 and held.doomed:
@@ -87,7 +87,7 @@ class Leases(Generic[K]):
         return [held for held in gone if self.doom(held)]
 
     def move(self, held: HeldConnection[K], key: K) -> None:
-        """Gives a connection another key, where that is free; only who asks for the new one gets it from now on."""
+        """Give a connection another key, where that is free; only who asks for the new one gets it from now on."""
         if held.doomed or key in self._current:
             return
         del self._current[held.key]
