@@ -28,7 +28,6 @@ from typing import Any
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import admit
-from bundle_router.core.tools.admission.lookalikes import alike_names
 from bundle_router.core.tools.exposure.names import exposed_names
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.pins.reviewed import approve
@@ -94,8 +93,7 @@ def names(rows: Sequence[dict[str, Any]]) -> None:
     shared = [names for names in owners.values() if len(names) > 1]
     print(f"names: {len(known)} tools, {len({name.lower() for name in exposed.values()})} exposed names (case ignored)")
     print(f"  longest {max(map(len, exposed.values()))}; {len(marked)} carry a mark; {sum(len(n) > 58 for n in known)}")
-    print(f"  would overflow as mcp__server__tool; {len(shared)} names shared by {sum(map(len, shared))} tools")
-    print(f"  {len(alike_names(known))} groups of names that look alike and differ\n")
+    print(f"  would overflow as mcp__server__tool; {len(shared)} names shared by {sum(map(len, shared))} tools\n")
 
 
 # --- the warning light ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.lookalikes import alike_names, revealed
+from bundle_router.core.tools.admission.lookalikes import revealed, skeleton
 from bundle_router.core.tools.exposure.names import RESERVED, exposed_names
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from hypothesis import given
@@ -70,20 +70,21 @@ def test_ordinary_names_stand_as_they_are(real_servers: list[dict[str, Any]]) ->
     assert {name: exposed_names([name])[name] for name in names} == exposed
 
 
-def test_names_that_look_alike_are_grouped_and_equal_ones_are_not() -> None:
-    names = ["mail.send_email", "rogue.send-emaiI", "fs.read_file", "git.read_file", "x.readfile", "y.other"]
-    assert alike_names(names) == (
-        ("fs.read_file", "git.read_file", "x.readfile"),
-        ("mail.send_email", "rogue.send-emaiI"),
-    )
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("burn", "bum"), ("vvrite", "write"), ("t0ken", "token"), ("fi1e", "file"), ("fiie", "file"), ("5end", "send")],
+    [
+        ("send_email", "send-emaiI"),
+        ("read_file", "readfile"),
+        ("burn", "bum"),
+        ("vvrite", "write"),
+        ("t0ken", "token"),
+        ("fi1e", "file"),
+        ("fiie", "file"),
+        ("5end", "send"),
+    ],
 )
-def test_letters_that_look_like_others_are_told(one: str, other: str) -> None:
-    assert alike_names([f"a.{one}", f"b.{other}", "c.nothing"]) == ((f"a.{one}", f"b.{other}"),)
+def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
+    assert skeleton(one) == skeleton(other) != skeleton("nothing")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bundle_router.adapters.index import RunIndex
 
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
-_OF_MARK: Final = {"denied", "failed", "degraded", "media"}
 _HELP: Final = {
     "bundle": "that was shown", "tool": "that was called or asked for", "code": "why a call was refused",
     "reason": "why a step was degraded", "missing": "tool that was asked for and only not shown",

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable
 from typing import Final
 
 from bundle_router.core.tools.shaping.visible import visible
@@ -50,18 +48,3 @@ def skeleton(name: str) -> str:
     for one, other in _SAME:
         text = text.replace(one, other)
     return text
-
-
-def alike_names(canonical: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of tools (canonical names) of different servers, or of one, whose names look the same but are not.
-
-    Equal names on different servers are common and no group: the server's name tells them apart.
-    """
-    groups: dict[str, set[str]] = defaultdict(set)
-    for name in canonical:
-        groups[skeleton(name.partition(".")[2])].add(name)
-    return tuple(
-        tuple(sorted(names))
-        for _, names in sorted(groups.items())
-        if len({name.partition(".")[2] for name in names}) > 1
-    )

@@ -46,8 +46,6 @@ _DEFINITIONS: Final = MappingProxyType(
 EXECUTE: Final = "execute"
 """Runs a program; there where a bundle's `mode` is `code`."""
 NAMES: Final[tuple[str, ...]] = tuple(name for name in _DEFINITIONS if name != EXECUTE)
-SEEKERS: Final[tuple[str, ...]] = NAMES[:4]
-"""Needed where anything is deferred or behind `call_tool`."""
 READERS: Final[tuple[str, ...]] = NAMES[4:]
 """Needed wherever a tool may give a result too large to be shown."""
 
