@@ -66,6 +66,7 @@ def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProc
         pytest.param(f"{SDK},{PAGES}", "serve", "service", id="serve: no extra"),
         pytest.param(PAGES, "serve", "service", id="serve: mcp alone"),
         pytest.param("psycopg", "runs list --runs postgresql://127.0.0.1:9/x", "postgresql", id="postgresql"),
+        pytest.param("pyarrow", "runs export --to out --format parquet", "parquet", id="parquet"),
     ],
 )
 def test_a_verb_that_needs_an_extra_names_it(folder: Path, modules: str, words: str, extra: str) -> None:
@@ -87,7 +88,7 @@ def test_a_call_says_which_extra_its_server_needs(folder: Path) -> None:
 
 def test_check_says_before_what_is_missing(folder: Path) -> None:
     said = without(folder, SDK, "check").stdout
-    assert "tool servers (clock) can't be used: mcp, anyio is not installed" in said
+    assert "tool servers (clock) can't be used without mcp and anyio" in said
     assert "pip install 'bundle-router[mcp]'" in said
     assert "not-installed" not in without(folder, "psycopg", "check").stdout
 

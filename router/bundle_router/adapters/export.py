@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from bundle_router.core.records.tables import COLUMNS, Row, Table
-from bundle_router.errors import RequestError, storage_error
+from bundle_router.errors import needs_extra, storage_error
 
 Format = Literal["csv", "parquet"]
 _SIGNS = "'=+@\u207a-\u207c\u208a-\u208c\u2212\ufe62-\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20\\-"
@@ -61,14 +61,9 @@ class _Parquet:
     """Parquet with one fixed schema, whatever the rows hold."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        try:
+        with needs_extra("an export as Parquet", "parquet"):
             import pyarrow as pa
             from pyarrow import parquet
-        except ImportError:
-            raise RequestError(
-                "Parquet needs pyarrow, which is not installed",
-                advice="install bundle-router[parquet], or export as CSV",
-            ) from None
         types = {"text": pa.string(), "integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_()}
         types["timestamp"] = pa.timestamp("us", tz="UTC")
         self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
@@ -92,8 +87,8 @@ def _private(path: str, flags: int) -> int:
 def export(tables: Iterable[tuple[Table, list[Row]]], folder: Path, form: Format) -> list[tuple[Path, int]]:
     """Write rows into `folder`, one file a table, and say which files and how many rows.
 
-    Files of the same names are replaced. Raises RequestError when pyarrow is missing, StorageError when the folder
-    can't be written.
+    Files of the same names are replaced. Raises NotInstalled without pyarrow, StorageError when the
+    folder can't be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -149,7 +149,7 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
     )  # fmt: skip
     for extra, modules, what, file, path in needs:
         if what and missing_modules(modules):
-            message = f"{what} can't be used: {', '.join(missing_modules(modules))} is not installed"
+            message = f"{what} can't be used without {' and '.join(missing_modules(modules))}"
             yield Problem(file, 0, path, message, f"pip install 'bundle-router[{extra}]'", "warning", "not-installed")
 
 

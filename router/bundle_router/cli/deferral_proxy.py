@@ -72,7 +72,7 @@ def _notice(text: str) -> None:
 
 def run_install(arguments: argparse.Namespace) -> int:
     if missing := _missing():
-        raise NotInstalled(f"{', '.join(missing)} is not installed", advice="pip install 'bundle-router[proxy]'")
+        raise NotInstalled(f"the proxy needs {' and '.join(missing)}", advice="pip install 'bundle-router[proxy]'")
     folder = _state() / "bin"
     launcher = folder / arguments.agent
     program = find_agent(arguments.agent, os.environ.get("PATH", ""), folder)

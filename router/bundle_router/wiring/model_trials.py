@@ -97,7 +97,9 @@ class ModelTrials:
         for model in models:
             stack.push_async_callback(model.stored)
             if await model.warm_up() == "missing":
-                raise NotInstalled("asking a model needs litellm and instructor", advice="install bundle-router[model]")
+                raise NotInstalled(
+                    "asking a model needs litellm and instructor", advice="pip install 'bundle-router[model]'"
+                )
         return [StagedSelector(order, search=search, model=model) for model in (None, *models)]
 
     async def _row(self, row: LabelledRow, selectors: Sequence[StagedSelector]) -> list[RoutedRow]:

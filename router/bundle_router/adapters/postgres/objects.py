@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bundle_router.errors import NotInstalled, StorageError
+from bundle_router.errors import StorageError, needs_extra
 
 TIMEOUT: Final = timedelta(seconds=10)
 
@@ -25,13 +25,9 @@ class ObjectStore:
     """
 
     def __init__(self, url: str) -> None:
-        try:
+        with needs_extra("an object store", "postgresql"):
             import obstore
             from obstore import store
-        except ImportError:
-            raise NotInstalled(
-                "an object store needs obstore, which is not installed", advice="install bundle-router[postgresql]"
-            ) from None
         self._obstore: Any = obstore
         self.url = url
         parts = urlsplit(url)

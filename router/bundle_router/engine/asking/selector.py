@@ -230,7 +230,7 @@ class ModelSelector:
     async def _warm_up(self) -> Readiness:
         readiness = await self._client.warm_up()
         if readiness != "ready":
-            advice = "install bundle-router[model]" if readiness == "missing" else "see the error before this one"
+            advice = "pip install 'bundle-router[model]'" if readiness == "missing" else "see the error before this one"
             self._diagnostics.event("error", "model.unavailable", readiness=readiness, advice=advice)
         return readiness
 

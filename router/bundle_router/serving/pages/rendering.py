@@ -77,7 +77,7 @@ def render(page: PageContent, links: Links) -> str:
 @cache
 def environment() -> Environment:
     """Return the template engine. Raises NotInstalled."""
-    with needs_extra("pages", "service"):
+    with needs_extra("rendering pages", "service"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
