@@ -78,7 +78,7 @@ def _header(server: str, pins: list[str]) -> list[str]:
         '"""',
         "",
         "# The names and texts are the server's, and some of these rules have nothing to say about most of them.",
-        "# ruff: noqa: A005, E501, N801, N802, N815, RUF036, RUF100, UP007",
+        "# ruff: noqa: A005, D401, E501, N801, N802, N815, RUF036, RUF100, UP007",
         "",
         "from __future__ import annotations",
         "",
