@@ -1,7 +1,8 @@
 """`dataclass`, as the standard library's, for modules that every command loads.
 
 The standard library compiles six methods for a frozen class when it is made, which was a third of the CPU of a cold
-`bundle-router route`. Here one is, `__init__`; the others are shared and read a class's fields from one getter.
+`bundle-router route`. Here one is, `__init__`, for the first value; the others are shared, and read a class's fields by
+one getter.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, field, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 __all__ = ["dataclass", "field", "replace"]
 
@@ -28,13 +29,25 @@ else:
         kw_only = how.get("kw_only", False)
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
         compared = [item.name for item in fields(made) if item.compare]
-        shared = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__init__": _init_of(made)}
+        shared = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash, "__init__": _Init(made)}
         for name, method in shared.items():
             if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
                 setattr(made, name, method)
         made.__setattr__, made.__delattr__, made.__setstate__ = _refuse, _refuse, _set_state
         made.__compared__ = attrgetter(*compared) if compared else lambda _: ()
         return made
+
+
+class _Init:
+    """Stands for the `__init__` of a class until it is first looked up: a command makes values of a third of them."""
+
+    def __init__(self, made: type) -> None:
+        self._made = made
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., None]:
+        init: Any = _init_of(self._made)
+        type.__setattr__(self._made, "__init__", init)
+        return cast("Callable[..., None]", init.__get__(instance, owner))
 
 
 def _init_of(made: type) -> Callable[..., None]:

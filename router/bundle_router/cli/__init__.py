@@ -8,6 +8,7 @@ shells expect.
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import io
 import os
@@ -114,8 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
-    if argv is None and verb != "serve":  # a short process of our own: looking for garbage is 3 % of a cold `route`
+    if argv is None and verb != "serve":  # a short process of our own: garbage and plugins were a fifth of a `route`
         gc.set_threshold(100_000, 50, 50)
+        atexit.register(gc.freeze)  # nor does the interpreter look for garbage when it ends
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         refuse_windows(sys.platform if verb else "")
         arguments = parser((verb,)).parse_args(words)

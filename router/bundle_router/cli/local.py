@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from bundle_router.core.models import SERVER_NAME, TOOL_NAME, LocalServer, LocalTool
+from bundle_router.core.models import SERVER_NAME, LocalServer, LocalTool
 from bundle_router.errors import RequestError
 
 _FORM: Final = "write --local NAME=module:TOOLS, such as --local tickets=our_engine.tools:TOOLS"
@@ -52,10 +52,8 @@ def _parts(option: str) -> tuple[str, str, str]:
     if not (equals and colon and module and attribute):
         raise RequestError(f"--local {option!r} does not say which tools", advice=_FORM)
     if not SERVER_NAME.fullmatch(name):
-        raise RequestError(
-            f"--local {option!r}: {name!r} is not a server name",
-            advice="lower case letters, digits, '-' and '_', as in servers.toml",
-        )
+        advice = "lower case letters, digits, '-' and '_', as in servers.toml"
+        raise RequestError(f"--local {option!r}: {name!r} is not a server name", advice=advice)
     return name, module, attribute
 
 
@@ -85,42 +83,25 @@ def _defect(option: str, module: str, defect: BaseException) -> RequestError:
 
 
 def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalTool] | LocalServer:
-    from bundle_router.adapters.local import tools_of
+    from bundle_router.adapters.local import cards_of, tools_of
 
     declared: Any = getattr(module, attribute, None)
-    found: Any = declared.tools if isinstance(declared, LocalServer) else declared
-    if found is None:
+    if declared is None:
         lists = sorted(name for name, value in vars(module).items() if _is_tools(value))
         has = f"it has {', '.join(lists)}" if lists else "it holds no LocalServer and no list of tools"
         raise RequestError(f"--local {option!r}: module {module.__name__!r} has no {attribute!r}", advice=has)
-    if not _is_tools(found):
-        wrong = next((item for item in found if not _is_tool(item)), None) if _is_row(found) else found
-        reason = "it is empty" if _is_row(found) and not found else f"it holds {_kind(wrong)}" if _is_row(found) else ""
-        raise RequestError(
-            f"--local {option!r}: {attribute!r} holds no tools: {reason or f'it is {_kind(found)}'}",
-            advice="TOOLS = LocalServer([get_ticket], 'Read the tickets of the tracker.')",
-        )
-    tools = tools_of(option.partition("=")[0], found)
-    for tool in tools:
-        if not TOOL_NAME.fullmatch(tool.name):
-            raise RequestError(
-                f"--local {option!r}: {tool.name[:80]!r} is not a tool's name",
-                advice="letters, digits, '_', '-' and '.', at most 128",
-            )
+    name = option.partition("=")[0]
+    try:
+        tools = tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
+        cards_of({name: tools})
+    except RequestError as wrong:
+        raise RequestError(f"--local {option!r}: {wrong.message}", advice=wrong.advice) from None
+    if not tools:
+        advice = "TOOLS = LocalServer([get_ticket], 'Read the tickets of the tracker.')"
+        raise RequestError(f"--local {option!r}: {attribute!r} holds no tools", advice=advice)
     return declared if isinstance(declared, LocalServer) else tools
 
 
-def _is_row(value: object) -> bool:
-    return isinstance(value, list | tuple)
-
-
 def _is_tools(value: Any) -> bool:
-    return _is_row(value) and len(value) > 0 and all(_is_tool(item) for item in value)
-
-
-def _is_tool(value: object) -> bool:
-    return isinstance(value, LocalTool | FunctionType)
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"something of type {type(value).__name__}"
+    has_tools = isinstance(value, list | tuple) and all(isinstance(item, LocalTool | FunctionType) for item in value)
+    return isinstance(value, LocalServer) or (has_tools and len(value) > 0)

@@ -194,7 +194,8 @@ def _shared_rules() -> _SharedRules:
             finders.setdefault(probe, []).append(rule.hits)
     for rank, shape in enumerate(SHAPES, start=1_000):
         finders[len(probes)] = [ShapeRule(shape, rank).hits]
-        probes.append(shape.regex)
+        # A probe may match more than its shape does, and without upper bounds it is a third of the automaton.
+        probes.append(re.sub(r"\{0,\d{3,}\}", "*", shape.regex))
     keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
     labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
     return _SharedRules(tuple(probes), finders, keywords, labels)
