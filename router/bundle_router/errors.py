@@ -3,6 +3,7 @@
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something it can't have
+    │   ├── InvalidStep        a `Step` can't be made of these values; a ValueError, too
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
@@ -86,6 +87,10 @@ class RequestError(RouterError):
     """The request is malformed or refused; nothing was done and nothing was written."""
 
     exit_code = 3
+
+
+class InvalidStep(RequestError, ValueError):
+    """A `Step` or `StepPolicy` can't be made of these values: the message names each field, and what it must be."""
 
 
 class UnknownRun(RequestError):
@@ -209,6 +214,6 @@ def refuse_windows(platform: str) -> None:
 class ToolFailure(RouterError):
     """A tool could not do what it was asked. `code` is a short machine-readable word, e.g. `not_found`."""
 
-    def __init__(self, message: str, *, code: str, advice: str = "") -> None:
+    def __init__(self, message: str, *, code: str = "failed", advice: str = "") -> None:
         super().__init__(message, advice=advice)
         self.code = code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from bundle_router.core.decide import plans
 from bundle_router.core.decide.plans import indexes_of, plan_for
 from bundle_router.core.decide.step_policy import MAX_PATTERN, check_step_policy
 from bundle_router.core.models import Facts, Grant, Step, StepPolicy
-from bundle_router.errors import RequestError
+from bundle_router.errors import InvalidStep, RequestError
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
+from pydantic import ValidationError
 
 RENAMED = Bundle("workspace.exec", "x", ("ws.run",), effects=("exec",), aliases=("shell.run",))
 NO_FACTS = Facts()
@@ -34,6 +36,32 @@ def step(run_id: str = "r", **changes: object) -> Step:
 @pytest.fixture
 def router() -> FakeRouter:
     return fake_router(catalog())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Step(run_id="a b", workflow="w", role="r", step="s"), "Step(…): run_id: 'a b' is not a run id"),
+        (lambda: Step(run_id="r", workflow="w", role="r"), "step: is missing (add step = ...)"),  # type: ignore[call-arg]
+        (lambda: Step(run_id="r", workflow="w", role="r", step="s", gaol="g"), "(did you mean 'goal'?)"),  # type: ignore[call-arg]
+        (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text in"),
+        (lambda: Step("r", "w", "r", "s"), "Step(…) takes named values alone"),  # type: ignore[call-arg, misc]
+        (lambda: Step(run_id="r", workflow="w", role="r", step="s", max_tools=-1), "must be at least 0, not the n"),
+        (lambda: StepPolicy(deny=["file:x"]), "StepPolicy(…): deny: 'file:x' is not a pattern: write 'bundle:repo.*'"),
+        (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not other text"),
+    ],
+)  # fmt: skip
+def test_what_no_step_can_be_made_of_is_said_in_a_sentence_of_ours(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(InvalidStep) as wrong:
+        make()
+    assert said in str(wrong.value)
+    assert "pydantic" not in str(wrong.value)
+    assert isinstance(wrong.value, ValueError)
+
+
+def test_a_step_read_from_json_is_still_refused_by_pydantic() -> None:
+    with pytest.raises(ValidationError):
+        Step.from_json({"run_id": "a b"})
 
 
 @pytest.mark.parametrize(

@@ -221,17 +221,25 @@ def test_failures_and_deadlines_of_async_tools_are_results(tmp_path: Path) -> No
         """Fail."""
         raise ToolFailure("no such ticket", code="not_found", advice="ask for another")
 
+    async def refuse() -> str:
+        """Refuse."""
+        raise ToolFailure("the tracker is closed on Sundays")
+
     async def crash() -> str:
         """Crash."""
         raise ZeroDivisionError
 
     async def call_all() -> list[Result]:
-        async with opened(tmp_path, {"own": [hang, fail, crash]}) as router:
+        async with opened(tmp_path, {"own": [hang, fail, refuse, crash]}) as router:
             await router.route(STEP)
-            return await asyncio.gather(*(router.call("r", f"own.{n}", {}) for n in ("fail", "crash", "hang")))
+            return await asyncio.gather(
+                *(router.call("r", f"own.{n}", {}) for n in ("fail", "refuse", "crash", "hang"))
+            )
 
-    failed, crashed, hung = asyncio.run(call_all())
+    failed, refused, crashed, hung = asyncio.run(call_all())
     assert (failed.outcome, failed.code, "ask for another" in failed.text) == ("tool_error", "not_found", True)
+    assert (refused.outcome, refused.code) == ("tool_error", "failed")
+    assert "closed on Sundays" in refused.text
     assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
     assert hung.outcome == "timeout"
     assert cancelled.is_set()

@@ -18,9 +18,8 @@ from bundle_router.core.models import Answer, ModelUse, RecentStep, Reply
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.models.folders import is_beneath, relative_folder
 from bundle_router.core.records.replayed import replay
-from bundle_router.errors import RequestError, StorageError, UnknownRun
+from bundle_router.errors import InvalidStep, RequestError, StorageError, UnknownRun
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
-from pydantic import ValidationError
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 ASKING = """
@@ -308,8 +307,8 @@ def test_a_step_that_cannot_be_recorded_as_it_is_meant_is_refused(tmp_path: Path
 
 
 def test_an_error_about_a_step_does_not_repeat_what_was_given() -> None:
-    with pytest.raises(ValidationError) as wrong:
-        step(goal=["hunter22hunter22"], max_tools="hunter22hunter22")
+    with pytest.raises(InvalidStep) as wrong:
+        Step(run_id="r", workflow="w", role="r", step="s", goal=["hunter22hunter22"], max_tools="hunter22hunter22")
     assert "hunter22" not in str(wrong.value)
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pydantic import ValidationError
-
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say, table
-from bundle_router.cli.shared_arguments import ADDRESS, add_config, add_json, config_folder, sentences
+from bundle_router.cli.shared_arguments import ADDRESS, add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models import Facts, Step
 from bundle_router.core.search.memory import Memory
@@ -71,10 +69,7 @@ def _is_placed(arguments: argparse.Namespace) -> bool:
 
 def _step(arguments: argparse.Namespace, placed: bool) -> Step:
     address = {name: getattr(arguments, name) if placed else "search" for name in ADDRESS}
-    try:
-        return Step(run_id="search", goal=arguments.query, **address)
-    except ValidationError as wrong:
-        raise RequestError(sentences(wrong)) from None
+    return Step(run_id="search", goal=arguments.query, **address)
 
 
 def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:

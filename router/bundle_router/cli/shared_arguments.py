@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import ValidationError
-
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.models import Step, StepPolicy, Trust
@@ -104,35 +102,13 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 
 
 def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
-    """Return the step that the options describe. Raises RequestError with what is wrong, in the options' words."""
-    try:
-        policy = None
-        if arguments.allow is not None or arguments.deny or arguments.trust is not None:
-            policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)
-        return Step(
-            run_id=run_id,
-            workflow=arguments.workflow,
-            role=arguments.role,
-            step=arguments.step,
-            goal=arguments.goal,
-            constraints=arguments.constraint,
-            policy=policy,
-            max_bundles=arguments.max_bundles,
-            max_tools=arguments.max_tools,
-            max_tokens=arguments.max_tokens,
-            **more,
-        )
-    except ValidationError as wrong:
-        raise RequestError(sentences(wrong)) from None
-
-
-def sentences(wrong: ValidationError) -> str:
-    """Return what is wrong with a step, in the words that a config's problems are said in."""
-    from bundle_router.core.config.form_errors import explain
-    from bundle_router.core.models.spelling import Suggester
-
-    rows = [explain(error, Step, Suggester()) for error in wrong.errors(include_url=False)]
-    return "; ".join(f"{'.'.join(map(str, path))}: {message}" for path, message, _ in rows)
+    """Return the step that the options describe. Raises InvalidStep with what is wrong with them."""
+    policy = None
+    if arguments.allow is not None or arguments.deny or arguments.trust is not None:
+        policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)
+    named = (*ADDRESS, "goal", "max_bundles", "max_tools", "max_tokens")
+    values = {name: getattr(arguments, name) for name in named}
+    return Step(run_id=run_id, constraints=arguments.constraint, policy=policy, **values, **more)
 
 
 def json_object(text: str) -> dict[str, Any]:

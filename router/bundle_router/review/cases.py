@@ -25,7 +25,6 @@ from pydantic import Field, ValidationError
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.entries import parse
-from bundle_router.core.config.form_errors import explain
 from bundle_router.core.config.positions import Path, locate
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.decide.decide import Question, decide
@@ -44,6 +43,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
+from bundle_router.core.models.form_errors import explain
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.records.replayed import conclude
 from bundle_router.errors import RequestError

@@ -18,10 +18,10 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 from pydantic import ValidationError
 
 from bundle_router.core.config.config_text import ConfigFile, guard
-from bundle_router.core.config.form_errors import explain, known_keys
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import FILES, Form, form_of, value_of
+from bundle_router.core.models.form_errors import explain, known_keys
 from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.errors import Problem
 

@@ -1,14 +1,13 @@
-"""Plain words for what a written form refuses: pydantic's errors, said so that a config editor can act on them."""
+"""Plain words for what a pydantic model refuses: said so that who edits a config, or calls us, can act on them."""
 
 from __future__ import annotations
 
 import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bundle_router.core.config.positions import Path
 from bundle_router.core.models.spelling import Suggester
 
 _WANTED = {
@@ -30,7 +29,9 @@ _WANTED = {
 
 
 def describe(value: Any) -> str:
-    """Return what stands there now, briefly. Never prints more than some 60 characters of it."""
+    """Return what stands there now, briefly (of a type: that it is of it). Never more than some 60 characters of it."""
+    if isinstance(value, type):
+        return "other text" if value is str else f"a value of type {value.__name__}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -45,9 +46,21 @@ def describe(value: Any) -> str:
     return "a table" if isinstance(value, dict) else "a date or time"
 
 
-def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[Path, str, str]:
+def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
+    """Return what is wrong with the fields of a value, without repeating a text that was given."""
+    rows: list[Any] = list(wrong.errors(include_url=False))
+    found = []
+    for row in rows:
+        shown: Any = row if isinstance(row["input"], int | float) else {**row, "input": type(row["input"])}
+        found.append(explain(shown, form, Suggester()))
+    return "; ".join(
+        f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}" for path, message, hint in found
+    )
+
+
+def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[tuple[str | int, ...], str, str]:
     """Key path, message and suggestion for one validation error of a form."""
-    path: Path = error["loc"]
+    path = error["loc"]
     if path and path[-1] == "[key]":
         path = path[:-1]
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
@@ -67,7 +80,8 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind in _WANTED:
         hint = f"write [{value!r}]" if _WANTED[kind] == "a list" and isinstance(value, str) and len(value) < 60 else ""
         return path, f"must be {_WANTED[kind]}, not {describe(value)}", hint
-    return path, _bound(kind, value, context) or _plain(error["msg"]), ""
+    message = error["msg"].removeprefix("Value error, ")
+    return path, _bound(kind, value, context) or message[:1].lower() + message[1:], ""
 
 
 def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
@@ -86,12 +100,7 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
     return ""
 
 
-def _plain(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
-
-
-def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:
+def _unquoted(path: tuple[str | int, ...], value: Any, known: tuple[str, ...]) -> str:
     """Return what to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
     if len(path) != 3 or path[0] != "bundles":
         return ""
@@ -104,7 +113,7 @@ def _unquoted(path: Path, value: Any, known: tuple[str, ...]) -> str:
     return f'an id with dots needs quotes: [bundles."{".".join(words)}"]'
 
 
-def known_keys(form: type[BaseModel], path: Path) -> tuple[str, ...]:
+def known_keys(form: type[BaseModel], path: tuple[str | int, ...]) -> tuple[str, ...]:
     """Return the keys that the table at `path` may have."""
     annotation: Any = form
     for part in path:

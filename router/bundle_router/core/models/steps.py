@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
 from bundle_router.dataclass import dataclass, field
+from bundle_router.errors import InvalidStep
 
 if TYPE_CHECKING:
     Words = Sequence[str]
@@ -24,7 +25,25 @@ MAX_LABEL: Final = 200
 MAX_LABEL_TEXT: Final = 4_096
 
 
-class StepPolicy(Frozen):
+class Given(Frozen):
+    """Base of what an engine's code makes. What is wrong with it is said in a sentence; JSON is read as by `Frozen`."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *unnamed: object, **values: Any) -> None:
+            if unnamed:
+                raise InvalidStep(f"{type(self).__name__}(…) takes named values alone", advice="write run_id=…, step=…")
+            try:
+                super().__init__(**values)
+            except ValidationError as wrong:
+                from bundle_router.core.models.form_errors import sentences
+
+                raise InvalidStep(f"{type(self).__name__}(…): {sentences(wrong, type(self))}") from None
+
+        __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
+
+
+class StepPolicy(Given):
     """What one step may have at most. It only ever narrows what `policy.toml` permits.
 
     `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
@@ -49,7 +68,7 @@ class StepPolicy(Frozen):
         return value
 
 
-class Step(Frozen):
+class Step(Given):
     """One routing request: where the workflow stands, what it wants, and how far it may go.
 
     `max_bundles`, `max_tools` and `max_tokens` bound what the decision exposes; what does not fit is left out as

@@ -159,7 +159,7 @@ def policy_json(policy: StepPolicy | None) -> Json | None:
 def _policy_from(row: Mapping[str, Any] | None) -> StepPolicy | None:
     if row is None:
         return None
-    return StepPolicy(allow=row.get("allow"), deny=row.get("deny", ()), trust=row.get("trust"))
+    return StepPolicy.model_validate({name: row[name] for name in StepPolicy.model_fields if name in row})
 
 
 def step_json(step: Step) -> Json:
@@ -174,13 +174,10 @@ def step_json(step: Step) -> Json:
 def step_from(record: Mapping[str, Any]) -> Step:
     """Return the step a record was decided on. Raises pydantic's ValidationError, KeyError or TypeError."""
     row = record["step"]
-    return Step(
-        run_id=record["run_id"],
-        principal=record.get("principal", ""),
-        policy=_policy_from(row.get("policy")),
-        labels={label["name"]: label["value"] for label in row.get("labels", ())},
-        **{name: row[name] for name in _STEP_FIELDS if name in row},
-    )
+    values = {name: row[name] for name in _STEP_FIELDS if name in row}
+    values |= {"run_id": record["run_id"], "principal": record.get("principal", "")}
+    values["labels"] = {label["name"]: label["value"] for label in row.get("labels", ())}
+    return Step.model_validate(values | {"policy": _policy_from(row.get("policy"))})
 
 
 def facts_json(facts: Facts) -> Json:
