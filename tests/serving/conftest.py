@@ -161,12 +161,12 @@ async def client(
     endpoint: Any,
     mode: str = "auto",
     *,
-    run_id: str = "r",
+    run_id: str | None = "r",
     decision: str | None = None,
     token: str | None = None,
     **more: Any,
 ) -> AsyncIterator[Any]:
-    """The SDK's own client, connected: `legacy` shakes hands, `auto` finds the modern era."""
+    """The SDK's own client, connected: `legacy` shakes hands, `auto` finds the modern era. No run: the token's own."""
     import httpx2
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client

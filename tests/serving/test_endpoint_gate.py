@@ -153,11 +153,8 @@ def test_a_path_is_taken_as_it_was_sent(site: Any) -> None:
         for target in TARGETS:
             answer = await site.raw(endpoint.port, site.request(endpoint, target=target))
             assert answer.status in (400, 404), (target, answer)
-        whole = await site.raw(endpoint.port, site.request(endpoint, target="/mcp"))
-        assert (whole.status, whole.sentence) == (
-            404,
-            "This version serves runs only: connect to /mcp/runs/ and the id of a run.",
-        )
+        nothing = await site.raw(endpoint.port, site.request(endpoint, target="/mcp/runs"))
+        assert nothing.sentence == "There is nothing here: connect to /mcp, or to /mcp/runs/ and a run's id."
 
     site.serve(work)
 

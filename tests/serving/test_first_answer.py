@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 LOADED_AT_THE_FIRST_ANSWER = """
-import asyncio, sys, threading, urllib.request
+import asyncio, json, sys, threading, urllib.error, urllib.request
 from bundle_router import Router
 from bundle_router.serving import endpoint, serve
 from bundle_router.serving.pages.service_pages import PageSources, service_pages
@@ -19,7 +19,10 @@ endpoint.import_module = lambda name: may_load.wait(30) and load(name)
 
 def status(url, key):
     headers = {"Authorization": f"Bearer {key}"}
-    return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30).status
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30).status
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)["mcp"]
 
 
 async def main():
@@ -28,7 +31,11 @@ async def main():
             async with serve(router, pages=pages) as here:
                 assert await asyncio.to_thread(status, here.base + "/healthz", here.key) == 200
                 print([name for name in ("mcp", "sqlalchemy", "jinja2") if name in sys.modules])
+                loading = 503, "the MCP SDK is still being loaded"
+                assert await asyncio.to_thread(status, here.base + "/readyz", here.key) == loading
                 may_load.set()
+                while (said := await asyncio.to_thread(status, here.base + "/readyz", here.key)) != 200:
+                    assert said == loading, said
                 assert await asyncio.to_thread(status, here.base + "/", here.key) == 200
 
 

@@ -67,6 +67,33 @@ def test_a_valid_edit_counts_from_the_next_step_and_an_invalid_one_not_at_all(
     assert len({row["catalog_revision"] for row in kept}) == 2
 
 
+def test_nothing_is_read_again_while_nothing_changed(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.002)
+    looks: list[object] = []
+    read: list[bool] = []
+
+    async def work(router: Any, endpoint: Any) -> None:
+        stamp, reload = router.config_stamp, router.reload
+
+        def look() -> object:
+            looks.append(stamp())
+            return looks[-1]
+
+        def read_again() -> bool:
+            read.append(reload())
+            return read[-1]
+
+        router.config_stamp, router.reload = look, read_again
+        while len(looks) < 20:  # noqa: ASYNC110 - what is waited for is on another thread
+            await asyncio.sleep(0.002)
+        assert not read
+        (site.folder / "config" / "routes.toml").write_text("# none", encoding="utf-8")
+        while not read:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.002)
+
+    site.serve_all(work)
+
+
 def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """F-19: valid, invalid, huge and missing files, written in place and moved into place, while steps are
     routed. Every decision names a revision that was whole, and what is wrong is said."""

@@ -20,6 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help="may be repeated")
     parser.add_argument("--principal", default="", help="whom it speaks for (default: whomever a step names)")
+    parser.add_argument("--role", default="", help="as whom an agent that has it is served at /mcp")
     parser.add_argument("--expires", metavar="TIME", help="RFC 3339 time or date; UTC where it names no zone")
     add_json(parser)
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if expires is not None:
         expires = expires.astimezone(UTC) if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
     scopes = list(dict.fromkeys(arguments.scope))
-    token = AccessTokens(arguments.tokens).add(arguments.name, scopes, arguments.principal, expires)
+    token = AccessTokens(arguments.tokens).add(arguments.name, scopes, arguments.principal, arguments.role, expires)
     if arguments.json:
         print_json({"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens})
         return 0

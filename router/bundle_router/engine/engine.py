@@ -57,7 +57,7 @@ from bundle_router.engine.route import Messages, accepted, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import CorruptPins, UnknownArtifact, UnknownRun, expect
-from bundle_router.ports import Capabilities, Client, RunStore
+from bundle_router.ports import Capabilities, Client, RunStore, Selector
 
 if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest
@@ -111,9 +111,11 @@ class Engine:
 
     # --- flow 1: a step is routed ----------------------------------------------------------------------------------
 
-    async def route(self, asked: Step, messages: Messages | None = None) -> Decision:
-        """See `Router.route`."""
-        return await drive(self._route(asked, messages))
+    async def route(
+        self, asked: Step, messages: Messages | None = None, *, selector: Selector | None = None
+    ) -> Decision:
+        """See `Router.route`. `selector` answers in place of the engine's own."""
+        return await drive(self._route(asked, messages, selector))
 
     def route_from_thread(
         self, asked: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
@@ -121,7 +123,7 @@ class Engine:
         """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
         return drive_from_thread(self._route(asked, messages), wait)
 
-    def _route(self, asked: Step, messages: Messages | None) -> Flow[Decision]:
+    def _route(self, asked: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
         started_ns = self.ports.clock.monotonic_ns()
         step = accepted(self.catalog, self.ports.redactor, asked)
         run = self.runs.held(step.run_id)
@@ -131,7 +133,8 @@ class Engine:
             prepared = partial(prepare, self.catalog, self.runs, run, step, self._machine.facts, messages, started_ns)
             is_quick = run.parent_id is None or not self._store.blocks
             request = prepared() if is_quick else (yield InThread(prepared))
-            decision = yield from route(self.ports, self.runs, run, request)
+            ports = self.ports if selector is None else replace(self.ports, selector=selector)
+            decision = yield from route(ports, self.runs, run, request)
             for watcher in self._watchers:
                 watcher(run.id)
             return decision

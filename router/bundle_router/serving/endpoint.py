@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bundle_router.errors import NotInstalled
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.gate import Admission, path_of
+from bundle_router.serving.gate import ROOT, Admission, path_of
 from bundle_router.serving.http import application
 from bundle_router.serving.keys import Keys, new_key
 from bundle_router.serving.mcp.mount import mcp_routes
@@ -48,10 +48,10 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint(port={self.port})"
 
-    def url(self, run_id: str, decision: str | None = None) -> str:
+    def url(self, run_id: str | None = None, decision: str | None = None) -> str:
         """Return where a run is served: as its default branch stands, or under this decision of it while that is open
-        (for the agents of branches, each at its own)."""
-        return f"{self.base}{path_of(run_id, decision)}"
+        (for the agents of branches, each at its own). None: a run of the token's own."""
+        return f"{self.base}{path_of(run_id, decision) if run_id is not None else ROOT}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
         """Return the bearer token that opens this run and no other: what to hand to its agent. With a decision, the one

@@ -25,7 +25,8 @@ from bundle_router.serving.refusals import Refusal
 Headers = Sequence[tuple[bytes, bytes]]
 """As ASGI has them: names in lower case."""
 
-_PREFIX: Final = "/mcp/runs/"
+ROOT: Final = "/mcp"
+_PREFIX: Final = f"{ROOT}/runs/"
 _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
 """Where a token has to be sent as such."""

@@ -108,7 +108,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
 
     async def dispatched(scope: Message, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if path.startswith(f"{first.path}/"):
+        if path == first.path or path.startswith(f"{first.path}/"):
             await first.app(scope, receive, send)
             return
         other = programs if scope["raw_path"].startswith(PROGRAMS) else whole

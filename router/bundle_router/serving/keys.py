@@ -28,19 +28,19 @@ _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _MARK: Final = "brk_"
 _PURPOSE: Final = b"bundle-router/mcp-run/1\0"
 
-
 Scope = Literal["route", "call", "review", "edit"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the name of its token, what that is good for, and whom it speaks for (empty: whomever it names). A
-    run's own token opens that run (`run_id`) over MCP alone."""
+    """Who asks: the name of its token, what that is good for, whom it speaks for (empty: whomever it names), and as
+    whom its own run at `/mcp` is routed. A run's own token opens that run (`run_id`) over MCP alone."""
 
     name: str = "endpoint"
     scopes: frozenset[Scope] = frozenset(SCOPES)
     principal: str = ""
+    role: str = ""
     run_id: str | None = None
 
 

@@ -3,8 +3,9 @@
 Rules:
 1. The first two answer without a token, for whoever watches processes, and then say one word. With one, `/readyz` says
    the rest.
-2. Ready is who can keep a decision: the store can be written and the service is not being stopped. A config that was
-   edited to an invalid one and a server that is away are told of, and change nothing: the last good one serves.
+2. Ready is who can keep a decision and answer agents: the store can be written, what MCP takes is loaded, and the
+   service is not being stopped. A config that was edited to an invalid one and a server that is away are told of, and
+   change nothing: the last good one serves.
 """
 
 from __future__ import annotations
@@ -29,20 +30,19 @@ CHECK_S: Final = 2.0
 
 
 def probe_routes(
-    router: Router, metrics: ServiceMetrics, watch: ConfigWatch, is_stopped: Callable[[], bool]
+    router: Router, metrics: ServiceMetrics, watch: ConfigWatch, agents: Callable[[], str]
 ) -> list[BaseRoute]:
-    """Return the routes."""
+    """Return the routes. `agents` says why none can be answered now; empty where they can."""
 
     async def healthz(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        trouble = "the service is being stopped" if is_stopped() else await _store_trouble(router)
-        status = 503 if trouble else 200
-        body: dict[str, Any] = {"ready": not trouble}
+        away, trouble = agents(), await _store_trouble(router)
+        body: dict[str, Any] = {"ready": not (away or trouble)}
         if request.scope["user"] is not NOBODY:
-            body |= {"store": trouble or "ok", **_about(router, watch.problems)}
-        return JSONResponse(body, status)
+            body |= {"store": trouble or "ok", "mcp": away or "ok", **_about(router, watch.problems)}
+        return JSONResponse(body, 200 if body["ready"] else 503)
 
     async def series(_request: Request) -> Response:
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})

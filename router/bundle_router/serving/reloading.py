@@ -36,7 +36,7 @@ class ConfigWatch:
         self._token_problem = ""
         self._on_event = on_event
         self._seen: object = None
-        self._read: object = None
+        self._read = router.opened_at
         self._config_problems: tuple[str, ...] = ()
         self._task = asyncio.create_task(self._watch(), name="config-watch")
 

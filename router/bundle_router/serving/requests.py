@@ -51,11 +51,6 @@ class Requests:
         """How many there are."""
         return len(self._tasks)
 
-    @property
-    def stopped(self) -> bool:
-        """Whether no more are begun, for good."""
-        return self._closing
-
     def refusal(self, headers: Headers) -> Refusal | None:
         """Return why a request is not begun now; None where it may be."""
         if self._closing:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from bundle_router.core.tools.transport.pass_through import Client
+from bundle_router.core.models import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.endpoint import (
@@ -45,20 +45,14 @@ class ObservedRouter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._access, name)
 
-    async def call(
-        self,
-        run_id: str,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        joins: bool = False,
-        client: Client | None = None,
-        decision: str | None = None,
-    ) -> Result:
+    async def offer(self, step: Step) -> Decision:
+        """As the router's."""
+        return await self._telemetry.decision(self._access.offer(step))
+
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **how: Any) -> Result:
         """As the router's."""
         with self._idle.use(run_id):
-            calling = self._access.call(run_id, name, arguments, joins=joins, client=client, decision=decision)
-            return await self._telemetry.call(run_id, calling)
+            return await self._telemetry.call(run_id, self._access.call(run_id, name, arguments, **how))
 
 
 @contextlib.asynccontextmanager
@@ -96,8 +90,13 @@ async def serve(
     requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))
     metrics = ServiceMetrics(lambda: requests.under_way)
     async with contextlib.AsyncExitStack() as stack:
-        telemetry = await stack.enter_async_context(_telemetry(router, metrics, version))
-        idle = await stack.enter_async_context(_idle_runs(router))
+        report, traces = router.endpoint.report, settings.traces
+        spans = await asyncio.to_thread(SpanExport, traces, version) if traces is not None else None
+        telemetry = Telemetry(metrics, spans, report, lambda: router.catalog.servers)
+        stack.push_async_callback(asyncio.to_thread, telemetry.close)
+        idle = IdleRuns(settings.idle_run_s, router.close_run, report)
+        stack.push_async_callback(idle.end)
+        stack.callback(router.endpoint.watch(idle.note))
         watch = ConfigWatch(router, keys, tokens, metrics.reloaded)
         stack.push_async_callback(watch.end)
         access = cast("EndpointAccess", ObservedRouter(router.endpoint, telemetry, idle))
@@ -107,8 +106,7 @@ async def serve(
         )
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
         stack.callback(api.close)
-        probes = probe_routes(router, metrics, watch, lambda: requests.stopped)
-        routes = [*mcp_routes(runs), *api.routes(), *probes]
+        routes = [*mcp_routes(runs), *api.routes(), *probe_routes(router, metrics, watch, lambda: runs.trouble)]
         admission = Admission(address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL))
         if pages is not None:
             from bundle_router.serving.sign_in import PATH, BrowserSessions
@@ -119,26 +117,3 @@ async def serve(
             admission = replace(admission, open_to_all=opened, browsers=browsers.caller)
         begin(routes, admission)
         yield endpoint
-
-
-@contextlib.asynccontextmanager
-async def _telemetry(router: Router, metrics: Any, version: str) -> AsyncIterator[Telemetry]:
-    spans, url = None, router.catalog.settings.service.traces
-    if url is not None:
-        spans = await asyncio.to_thread(SpanExport, url, version)
-    telemetry = Telemetry(metrics, spans, router.endpoint.report, lambda: router.catalog.servers)
-    try:
-        yield telemetry
-    finally:
-        await asyncio.to_thread(telemetry.close)
-
-
-@contextlib.asynccontextmanager
-async def _idle_runs(router: Router) -> AsyncIterator[IdleRuns]:
-    idle = IdleRuns(router.catalog.settings.service.idle_run_s, router.close_run, router.endpoint.report)
-    end = router.endpoint.watch(idle.note)
-    try:
-        yield idle
-    finally:
-        end()
-        await idle.end()

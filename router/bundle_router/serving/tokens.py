@@ -8,6 +8,7 @@
     sha256 = "60303ae2…"
     scopes = ["review"]
     principal = "alice"             # speaks for her alone; left out: for whomever a step names
+    role = "reviewer"               # as whom an agent that has it is served at /mcp
     expires = 2027-01-31T00:00:00Z
 
 It is no config file and never read as one: a config can't grant itself anything.
@@ -41,6 +42,7 @@ class TokenEntry(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     principal: str = Field(default="", max_length=200)
+    role: str = Field(default="", max_length=200)
     expires: AwareDatetime | None = None
 
 
@@ -83,17 +85,17 @@ class AccessTokens:
             raise self._refused("may be written by others: chmod go-w")
         return self._tokens_in(data)
 
-    def add(self, name: str, scopes: Sequence[str], principal: str = "", expires: datetime | None = None) -> str:
+    def add(
+        self, name: str, scopes: Sequence[str], principal: str = "", role: str = "", expires: datetime | None = None
+    ) -> str:
         """Append a new token's table to the file, made where there is none, and return the token: it is kept nowhere.
         Raises RequestError, where it has a token of that name, too; StorageError."""
         token, known = new_key(), self._path.exists()
         if known and any(row.caller.name == name for row in self.read()):
             raise RequestError(f"the token file {str(self._path)!r} has a token {name!r}", advice="choose another name")
         lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
-        lines += [
-            f"scopes = {json.dumps(list(scopes))}",
-            *([f"principal = {json.dumps(principal)}"] if principal else []),
-        ]
+        lines.append(f"scopes = {json.dumps(list(scopes))}")
+        lines += [f"{key} = {json.dumps(text)}" for key, text in (("principal", principal), ("role", role)) if text]
         lines += [f"expires = {expires.isoformat()}"] if expires is not None else []
         table = ("\n" if known else "") + "\n".join(lines) + "\n"
         self._tokens_in(table.encode())
@@ -123,9 +125,5 @@ class AccessTokens:
 
 
 def _named(name: str, entry: TokenEntry) -> NamedToken:
-    caller = Caller(name, frozenset(entry.scopes), entry.principal)
-    return NamedToken(bytes.fromhex(entry.sha256), caller, _seconds(entry.expires))
-
-
-def _seconds(until: datetime | None) -> float | None:
-    return until.timestamp() if until is not None else None
+    caller = Caller(name, frozenset(entry.scopes), entry.principal, entry.role)
+    return NamedToken(bytes.fromhex(entry.sha256), caller, entry.expires.timestamp() if entry.expires else None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Feature
-from bundle_router.core.models import Facts
+from bundle_router.core.decide.decide import Question
+from bundle_router.core.models import Answer, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.core.tools.exposure.placements import Toolset
+from bundle_router.core.tools.exposure.placing import may_be_offered
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.engine import EngineVersions
 from bundle_router.engine.results import Result
@@ -47,16 +49,26 @@ class EndpointAccess:
         state.refuse_superseded()
         return state.decided.id
 
-    async def tools(
-        self,
-        run_id: str,
-        *,
-        format: str = "mcp",  # noqa: A002 - the contract's name
-        fixed: bool = True,
-        decision: str | None = None,
-    ) -> Toolset:
-        """As `Router.tools`. `fixed`: with all of the router's own tools, changed by nothing but another `route`."""
-        return await self._engines.of(run_id).tools(run_id, surface_form(format, fixed=fixed), decision)
+    async def offer(self, step: Step) -> Decision:
+        """Route a step whose agent came without an engine, and so without a goal that search could rank by: where no
+        route covers it, it is offered all that policy permits, behind search. Raises as `Router.route`."""
+        return await self._engines.for_step(step.run_id).route(step, selector=_AllPermitted())
+
+    def is_open(self, run_id: str) -> bool:
+        """Return whether a step or a call of the run was made here, and the run was not closed since."""
+        return self._engines.of(run_id).runs.uses(run_id)
+
+    async def is_current(self, run_id: str) -> bool:
+        """Return whether the run's decision is one of the config in force and of what servers can do now. Raises
+        UnknownRun."""
+        state = await self._engines.of(run_id).state_async(run_id)
+        then, now = state.decided.facts, state.facts
+        known = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (then, now)]
+        return state.decided.decision.catalog_revision == self.catalog.revision and known[0] == known[1]
+
+    async def tools(self, run_id: str, decision: str | None = None) -> Toolset:
+        """As `Router.tools`: with all of the router's own tools, changed by nothing but another `route`."""
+        return await self._engines.of(run_id).tools(run_id, surface_form("mcp", fixed=True), decision)
 
     async def call(
         self,
@@ -73,18 +85,10 @@ class EndpointAccess:
         engine = self._engines.of(run_id)
         return await engine.call(run_id, name, arguments, decision, joins=joins, client=client)
 
-    async def media(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str = "mcp",  # noqa: A002 - the contract's name
-        link: bool = False,
-        decision: str | None = None,
-    ) -> dict[str, Any]:
+    async def media(self, run_id: str, uri: str, link: bool, decision: str | None = None) -> dict[str, Any]:
         """As `Router.media`."""
         engine = self._engines.of(run_id)
-        return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
+        return await asyncio.to_thread(engine.media, run_id, uri, surface_form("mcp"), decision, link=link)
 
     async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
         """Return an artifact's bytes, and their MIME type by what they are. Raises as `Router.artifact`."""
@@ -156,3 +160,15 @@ class EndpointAccess:
         """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
         as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
         self._engines.keep_secret(name, value)
+
+
+class _AllPermitted:
+    """A selector that offers each candidate that search may offer, in id order."""
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        """See `Selector`."""
+        catalog = question.catalog
+        ids = tuple(id_ for id_ in question.candidates if may_be_offered(catalog, catalog.bundles[id_]))
+        if not ids or "shortlist" not in catalog.settings.fallback.order:
+            return Reply(question.key)
+        return Reply(question.key, Answer(ids, "shortlist", "shortlist", "its agent came without a goal"))

@@ -48,6 +48,9 @@ class Router:
     raise WrongContext inside one.
     """
 
+    opened_at: object = None
+    """What `config_stamp` was before the config was read."""
+
     def __init__(
         self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
     ) -> None:
@@ -83,7 +86,10 @@ class Router:
         expect("workspace", workspace, (str, os.PathLike, type(None)), 'Router.open(..., workspace=".")')
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
-        return cls(*open_engines(opening), opening)
+        opened_at = opening.stamp()
+        router = cls(*open_engines(opening), opening)
+        router.opened_at = opened_at
+        return router
 
     def reload(self) -> bool:
         """Read the config anew, and return whether it is another one than before.
@@ -105,10 +111,7 @@ class Router:
 
     def config_stamp(self) -> object:
         """Return what tells, by being another than before, that the config's files may have changed."""
-        from bundle_router.adapters.config_files import stamp_of
-
-        config = self._opening.config if self._opening is not None else None
-        return stamp_of(config) if config is not None else ()
+        return self._opening.stamp() if self._opening is not None else ()
 
     async def retire(self) -> None:
         """Close what was opened over former configs and has no run any more. `close` does it, too."""

@@ -87,6 +87,12 @@ class Opening:
     local: LocalServers | None
     selector: Selector | None
 
+    def stamp(self) -> object:
+        """See `Router.config_stamp`."""
+        from bundle_router.adapters.config_files import stamp_of
+
+        return stamp_of(self.config) if self.config is not None else ()
+
     def __post_init__(self) -> None:
         expect(
             "config",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -35,6 +34,11 @@ class _Question(Generic[T]):
     body: Mapping[str, Any] | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """What httpx is given of it, besides method and path."""
+        return {"json": self.body, "params": self.query, "headers": self.headers}
 
     def answered(self, answer: httpx.Response) -> T:
         """Return what the answer says. Raises the error that it is."""
@@ -131,12 +135,7 @@ def _media(
 ) -> _Question[dict[str, Any]]:
     """Return an artifact as a part of a message in a provider's form."""
     query = {"format": format, **({"link": "true"} if link else {}), **_named(decision)}
-
-    def read(answer: httpx.Response) -> dict[str, Any]:
-        part: dict[str, Any] = answer.json()
-        return part
-
-    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", read, query=query)
+    return _Question("GET", f"{_run(run_id)}/media/{_sha256(uri)}", lambda answer: answer.json(), query=query)
 
 
 def _on_the_loop(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], Coroutine[Any, Any, T]]:
@@ -217,35 +216,27 @@ class Router:
     async def __aenter__(self) -> Router:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     def __enter__(self) -> Router:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close_sync()
 
     # --- the two drivers -------------------------------------------------------------------------------------------
 
     async def _ask(self, question: _Question[T]) -> T:
         try:
-            answer = await self._asynchronous.request(
-                question.method, question.path, json=question.body, params=question.query, headers=question.headers
-            )
+            answer = await self._asynchronous.request(question.method, question.path, **question.sent)
         except httpx.TransportError as error:
             raise _unreachable(error) from error
         return question.answered(answer)
 
     def _ask_sync(self, question: _Question[T]) -> T:
         try:
-            answer = self._synchronous.request(
-                question.method, question.path, json=question.body, params=question.query, headers=question.headers
-            )
+            answer = self._synchronous.request(question.method, question.path, **question.sent)
         except httpx.TransportError as error:
             raise _unreachable(error) from error
         return question.answered(answer)

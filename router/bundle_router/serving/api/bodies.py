@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from bundle_router.core.models import Step
 from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.records.read_model import FACETS
 from bundle_router.core.tools.exposure.provider_forms import Format
 
 ToolName = Annotated[str, Field(min_length=1, max_length=300)]
@@ -70,19 +71,13 @@ class MediaQuery(Frozen):
     decision: DecisionId | None = None
 
 
-class RunsQuery(Frozen):
-    """Which runs are listed: as the page of runs narrows them. Empty: any."""
-
-    workflow: Narrowed = ""
-    role: Narrowed = ""
-    principal: Narrowed = ""
-    source: Narrowed = ""
-    bundle: Narrowed = ""
-    tool: Narrowed = ""
-    q: Narrowed = ""
-    since: Narrowed = ""
-    until: Narrowed = ""
-    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+RunsQuery = create_model(  # type: ignore[call-overload] # its fields are words of a list
+    "RunsQuery",
+    __base__=Frozen,
+    __doc__="Which runs are listed: as the page of runs narrows them. Empty: any.",
+    **dict.fromkeys((*FACETS, "q", "since", "until"), (Narrowed, "")),
+    page=(Annotated[int, Field(ge=1, le=1_000_000)], 1),
+)
 
 
 class TimelineQuery(Frozen):

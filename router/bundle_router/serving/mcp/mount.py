@@ -1,14 +1,16 @@
-"""Runs as MCP servers below `/mcp`: which run a request is for. Knows neither the SDK nor the HTTP server."""
+"""Runs as MCP servers at `/mcp` and below: which run a request is for. Knows neither the SDK nor the HTTP server."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.errors import RequestError, RouterError, UnknownRun
-from bundle_router.serving.gate import Destination, Headers, destination_of, is_json
+from bundle_router.serving.gate import ROOT, Destination, Headers, destination_of, is_json
 from bundle_router.serving.keys import Caller
 from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
-from bundle_router.serving.refusals import Refusal, Refusing, lacks, refuse
+from bundle_router.serving.mcp.token_runs import TokenRuns
+from bundle_router.serving.refusals import Refusal, lacks, refuse
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -18,21 +20,22 @@ METHODS: Final = ("GET", "POST", "DELETE")
 
 def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
     """Return the routes of the mount."""
-    from starlette.routing import Mount, Route
+    from starlette.routing import Mount
 
-    return [Mount("/mcp/runs", McpMount(runs)), Route("/mcp", Refusing(_NO_ROOT)), Mount("/mcp", Refusing(NO_RUN))]
+    return [Mount(ROOT, McpMount(runs))]
 
 
 class McpMount:
-    """The ASGI application below `/mcp/runs`."""
+    """The ASGI application at `/mcp`, for the run of the token, and below `/mcp/runs`, for the run that is named."""
 
     def __init__(self, runs: ServedRuns) -> None:
         self._runs = runs
+        self._own = TokenRuns(runs.access, runs)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         to = destination_of(scope["raw_path"])
         served: ServedRun | Refusal = NO_RUN
-        if to is not None:
+        if to is not None or scope["raw_path"] == ROOT.encode():
             refused = _malformed(scope["method"], scope["headers"])
             served = refused or await self._served(to, scope["user"])
         if isinstance(served, Refusal):
@@ -44,11 +47,15 @@ class McpMount:
         finally:
             served.requests -= 1
 
-    async def _served(self, to: Destination, caller: Caller) -> ServedRun | Refusal:
+    async def _served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
         if "call" not in caller.scopes:
             return lacks("call")
+        if to is None and not caller.role and "route" not in caller.scopes:
+            return _NO_ROLE
         try:
-            if caller.principal and await self._runs.principal(to.run_id) != caller.principal:
+            if to is None:
+                return await self._own.get(caller)
+            if caller.principal and await self._runs.access.principal(to.run_id) != caller.principal:
                 return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
             return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
@@ -60,14 +67,16 @@ class McpMount:
 
 def _malformed(method: str, headers: Headers) -> Refusal | None:
     if method not in METHODS:
-        allowed = ", ".join(METHODS)
-        sentence = f"The methods here are {allowed}."
-        return Refusal(405, "method_not_allowed", sentence, ((b"allow", allowed.encode()),))
-    if method == "POST" and not is_json(headers):
-        sentence = "Send one JSON-RPC message with 'Content-Type: application/json'."
-        return Refusal(400, "malformed", sentence)
-    return None
+        return _WRONG_METHOD
+    return _NOT_JSON if method == "POST" and not is_json(headers) else None
 
 
-NO_RUN: Final = Refusal(404, "not_found", "There is nothing here: connect to /mcp/runs/ and the id of a run.")
-_NO_ROOT: Final = Refusal(404, "not_found", "This version serves runs only: connect to /mcp/runs/ and the id of a run.")
+_ALLOWED: Final = ", ".join(METHODS)
+_WRONG_METHOD: Final = Refusal(
+    405, "method_not_allowed", f"The methods here are {_ALLOWED}.", ((b"allow", _ALLOWED.encode()),)
+)
+_NOT_JSON: Final = Refusal(400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'.")
+_NO_ROLE: Final = replace(lacks("route"), advice="use one that has it, or give this one a `role` in the token file")
+NO_RUN: Final = Refusal(
+    404, "not_found", f"There is nothing here: connect to {ROOT}, or to {ROOT}/runs/ and a run's id."
+)

@@ -79,7 +79,7 @@ class Served(Passed, Protocol):
 
     def schema(self, name: str) -> Mapping[str, Any] | None: ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result: ...
+    async def call(self, name: str, arguments: Mapping[str, Any], *, client: Client | None) -> Result: ...
 
     async def content(self, result: Result, revision: str) -> list[Json]: ...
 
@@ -261,7 +261,7 @@ class RunServer:
         return "results" in self._run.features
 
     async def _made(self, name: str, arguments: Json, client: Client | None) -> Result:
-        return await self._asked(self._run.call(name, arguments, client))
+        return await self._asked(self._run.call(name, arguments, client=client))
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """Return what comes of it, or a JSON-RPC error with a sentence."""
@@ -309,18 +309,14 @@ class RunServer:
         """Tells those who follow a resource, or a list, that it is another now."""
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
+        name, about = (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})
         following = [one for one in list(self._connections) if uri in followed_by(one)]
-        said = (
-            (f"notifications/{uri}_changed", None)
-            if uri in CHANGED
-            else ("notifications/resources/updated", {"uri": uri})
-        )
-        await asyncio.gather(*(_say(one, *said) for one in following))
+        await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 
     async def announce(self) -> None:
         """Tells all who listen that the list changed. One that does not take it in time is not waited for."""
         await self._bus.publish(ToolsListChanged())
-        await asyncio.gather(*(_tell(connection) for connection in list(self._connections)))
+        await asyncio.gather(*(_say(one, "notifications/tools/list_changed", None) for one in list(self._connections)))
 
 
 def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
@@ -335,8 +331,3 @@ def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
 async def _say(connection: Connection, method: str, params: Json | None) -> None:
     with anyio.move_on_after(ANNOUNCE_S):
         await connection.notify(method, params)
-
-
-async def _tell(connection: Connection) -> None:
-    with anyio.move_on_after(ANNOUNCE_S):
-        await connection.send_tool_list_changed()

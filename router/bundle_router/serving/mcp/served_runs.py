@@ -14,13 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.mcp.content import content_of, resource_of
@@ -47,6 +46,10 @@ class ServedRun:
         self._toolset: Toolset | None = None
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._lock = asyncio.Lock()
+        self.call = partial(runs.call, run_id, joins=False, decision=decision)
+        self.ask = partial(runs.ask, run_id, decision=decision)
+        self.follow = partial(runs.follow, run_id, decision=decision)
+        self._media = partial(runs.media, run_id, decision=decision)
         warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
         self.listen_to_log = runs.log_listener(lambda where, untold: warn(where=where, untold=untold))
         self.server: RunServer = RunServer(self, version)
@@ -77,7 +80,7 @@ class ServedRun:
                 return
             before = self._toolset
             # A decision in between is taken for the older one, and so the list for stale when it is next asked for.
-            self._toolset = await self._runs.tools(self.id, format="mcp", fixed=True, decision=self._named)
+            self._toolset = await self._runs.tools(self.id, self._named)
             self.features = await self._runs.passes(self.id, self._named)
             await self.server.following.renew()
             self._shown = decision
@@ -91,18 +94,6 @@ class ServedRun:
             self._shown, self._toolset = "", None
             await self.server.announce()
 
-    async def call(self, name: str, arguments: Mapping[str, Any], client: Client | None = None) -> Result:
-        """As the router's, except that nothing joins the list."""
-        return await self._runs.call(self.id, name, arguments, joins=False, client=client, decision=self._named)
-
-    async def ask(self, method: str, params: Mapping[str, Any], client: Client) -> ServerReply:
-        """As the router's."""
-        return await self._runs.ask(self.id, method, params, client, self._named)
-
-    async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
-        """As the router's."""
-        return await self._runs.follow(self.id, uri, updated, self._named)
-
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """Return the result as blocks, for a client of that protocol revision."""
         return await content_of(result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision)
@@ -110,9 +101,6 @@ class ServedRun:
     async def artifact(self, uri: str) -> dict[str, Any]:
         """Return an artifact of the run as the contents of a resource. Raises RequestError."""
         return await resource_of(uri, self._media)
-
-    async def _media(self, uri: str, link: bool) -> dict[str, Any]:
-        return await self._runs.media(self.id, uri, format="mcp", link=link, decision=self._named)
 
     def report(self, defect: Exception) -> None:
         self._runs.report("error", "mcp.defect", run_id=self.id, error=defect)
@@ -124,17 +112,23 @@ class ServedRuns:
 
     def __init__(self, runs: EndpointAccess, version: str, loaded: asyncio.Future[Any]) -> None:
         self._loaded = loaded
-        self._runs = runs
+        self.access = runs
         self._version = version
         self._served: OrderedDict[tuple[str, str | None], ServedRun] = OrderedDict()
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._hearing: set[asyncio.Task[None]] = set()
         self._unwatch = runs.watch(self._decided)
+        self._ended = False
 
-    async def principal(self, run_id: str) -> str:
-        """Return whom all the run's steps were taken for. Raises UnknownRun."""
-        return await self._runs.principal(run_id)
+    @property
+    def trouble(self) -> str:
+        """Why no run can be served now; empty where one can."""
+        if self._ended:
+            return "the service is being stopped"
+        if not self._loaded.done():
+            return "the MCP SDK is still being loaded"
+        return f"the MCP SDK can't be loaded: {error}" if (error := self._loaded.exception()) is not None else ""
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
         """Return the run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many
@@ -145,7 +139,7 @@ class ServedRuns:
             self._served.move_to_end(named)
             return known
         try:  # what is unknown costs no lock, no server and no room
-            await self._runs.decision_id(run_id, decision)
+            await self.access.decision_id(run_id, decision)
         except RequestError as refused:
             raise UnknownRun(refused.message, advice=refused.advice) from None
         async with self._lock:
@@ -154,9 +148,13 @@ class ServedRuns:
                 self._served[named] = await self._begin(run_id, decision)
             return self._served[named]
 
+    def is_used(self, run_id: str) -> bool:
+        """Return whether a session of the run, or a request for it, is under way."""
+        return any(not served.idle for served in self._served.values() if served.id == run_id)
+
     async def _begin(self, run_id: str, decision: str | None) -> ServedRun:
         await asyncio.shield(self._loaded)
-        served = ServedRun(run_id, decision, self._runs, self._version)
+        served = ServedRun(run_id, decision, self.access, self._version)
         await served.refresh()
         await served.server.start()
         return served
@@ -189,13 +187,14 @@ class ServedRuns:
         except RequestError:  # the named decision is not open any more: whoever lists next is told
             await served.end_list()
         except RouterError as trouble:
-            self._runs.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
+            self.access.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
 
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def end_listening(self) -> None:
         """Hears of no decision any more, and ends the streams of those who only listen."""
         self._unwatch()
+        self._ended = True
         for task in self._hearing:
             task.cancel()
         for served in self._served.values():

@@ -7,6 +7,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
@@ -114,8 +115,12 @@ class PageRoutes:
 
     def _answer(self, view: Callable[[PageViews, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
-            made, complete = partial(self._made, view, request), partial(self._for, request)
-            return await answered(made, complete, self._links, as_json=as_json)
+            own = {"as_json": json_address(request), "stale": ""}
+
+            def whole(page: PageContent) -> PageContent:
+                return replace(page, values={**own, **page.values, "token": self._token})
+
+            return await answered(partial(self._made, view, request), whole, self._links, as_json=as_json)
 
         return answer
 
@@ -127,14 +132,7 @@ class PageRoutes:
         except RouterError as error:
             status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
             return error_page(error.message, error.advice, self._reader.where, status)
-        return PageContent(page.template, {"stale": stale, **page.values}, page.json, page.status)
-
-    def _for(self, request: Request, page: PageContent) -> PageContent:
-        """Add what the request decides: the address of the same page as JSON, and the token of forms."""
-        path, query = request.url.path.removeprefix(self._links.base), request.url.query
-        as_json = ("/index" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
-        values = {"as_json": self._links.base + as_json, "stale": "", **page.values, "token": self._token}
-        return PageContent(page.template, values, page.json, page.status)
+        return replace(page, values={"stale": stale, **page.values})
 
     async def _named_why(self, request: Request) -> Response:
         """Return the form's address: what was typed becomes a part of the path, where it can be one."""
@@ -229,6 +227,12 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
 
 def _query(request: Request) -> Query:
     return parse_qs(request.url.query, max_num_fields=200)
+
+
+def json_address(request: Request) -> str:
+    """Return where the facts of the page that was asked for are."""
+    path, query = request.url.path, request.url.query
+    return path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
 
 
 def _at(request: Request) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import ConfigError, RequestError, RouterError
-from bundle_router.serving.pages.application import HEADERS, Handler, Reviewer, answered, read_form
+from bundle_router.serving.pages.application import HEADERS, Handler, Reviewer, answered, json_address, read_form
 from bundle_router.serving.pages.config_views import ConfigViews, Form, field, text_digest
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
@@ -158,14 +159,10 @@ class ConfigRoutes:
 
     def _completed(self, request: Request, page: PageContent) -> PageContent:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
-        query = f"?{request.url.query}" if request.url.query else ""
-        path = request.url.path.removeprefix(self._links.base)
-        has_json = request.method == "GET" and path not in ("/config/undo",)
-        as_json = f"{self._links.base}{path}.json{query}" if has_json else ""
-        values = {"may_edit": self._who(request) is not None, "token": self._token, "stale": "", "may_label": False,
-                  "as_json": as_json, **page.values}  # fmt: skip
-        values["token"] = self._token
-        return PageContent(page.template, values, page.json, page.status)
+        has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
+        values = {"may_edit": self._who(request) is not None, "stale": "", "may_label": False, **page.values,
+                  "as_json": json_address(request) if has_json else "", "token": self._token}  # fmt: skip
+        return replace(page, values=values)
 
     async def _refused(self, request: Request, message: str, status: int) -> Response:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))

@@ -82,35 +82,23 @@ class ConfigViews:
         if found is None:
             raise RequestError(f"{file[:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}")
         shown = found.text if text is None else text
-        last = self._editor.last_change()
-        values = {
-            "title": "Config",
-            "here": "/config",
-            "where": self.where,
-            "files": [one.name for one in files],
-            "absent": [one.name for one in files if not one.digest],
-            "file": file,
-            "text": shown,
-            "digest": found.digest,
-            "shipped": found.shipped,
-            "lines": min(40, max(18, shown.count("\n") + 2)),
-            "problems": _problem_rows(problems, {self._path(file): shown}),
-            "preview": _preview_values(preview) if preview is not None else None,
-            "refused": refused,
-            "saved": saved,
-            "compared": "",
-            "reason": "",
-            "last": last,
-            "others": sorted(self._others),
-            "servers": [server.name for server in self._servers()],
-        }
         json = {
             "folder": self.where,
             "files": [{"name": one.name, "digest": one.digest, "text": one.text} for one in files],
             "problems": [problem_json(problem) for problem in problems],
             "preview": preview.to_json() if preview is not None else None,
         }
-        return PageContent("config.html", values, json)
+        return self._page(
+            "config.html", "Config", json, files=[one.name for one in files], file=file, text=shown,
+            absent=[one.name for one in files if not one.digest], digest=found.digest, shipped=found.shipped,
+            lines=min(40, max(18, shown.count("\n") + 2)), problems=_problem_rows(problems, {self._path(file): shown}),
+            preview=_preview_values(preview), refused=refused, saved=saved, compared="", reason="",
+            last=self._editor.last_change(), others=sorted(self._others),
+            servers=[server.name for server in self._servers()],
+        )  # fmt: skip
+
+    def _page(self, template: str, title: str, json: Any, status: int = 200, **values: Any) -> PageContent:
+        return PageContent(template, {"title": title, "here": "/config", "where": self.where, **values}, json, status)
 
     def compare(self, name: str) -> PageContent:
         """Return what another folder would mean if it were in force here."""
@@ -118,45 +106,28 @@ class ConfigViews:
         if folder is None and name:
             raise RequestError(f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others))
         preview = self._editor.compare(folder) if folder is not None else None
-        values = {
-            "title": "Compare configs",
-            "here": "/config",
-            "where": self.where,
-            "others": sorted(self._others),
-            "name": name,
-            "folder": str(folder or ""),
-            "advice": _compare_advice(self._others),
-            "problems": _problem_rows(preview.problems, {}) if preview is not None else [],
-            "preview": _preview_values(preview) if preview is not None else None,
-        }
         json = {"with": name, "others": sorted(self._others), "preview": preview.to_json() if preview else None}
-        return PageContent("config_compare.html", values, json)
+        return self._page(
+            "config_compare.html", "Compare configs", json, others=sorted(self._others), name=name,
+            folder=str(folder or ""), advice=_compare_advice(self._others), preview=_preview_values(preview),
+            problems=_problem_rows(preview.problems if preview is not None else (), {}),
+        )  # fmt: skip
 
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
         """Return what undoing the last change comes to, and the form to do it."""
         last, preview = self._editor.last_change(), self._editor.undo_preview()
-        values = {
-            "title": "Undo the last change",
-            "here": "/config",
-            "where": self.where,
-            "last": last,
-            "problems": _problem_rows(preview.problems, {}) if preview is not None else [],
-            "preview": _preview_values(preview) if preview is not None else None,
-            "refused": refused,
-        }
-        return PageContent("config_undo.html", values, {}, 200 if refused is None else 422)
+        return self._page(
+            "config_undo.html", "Undo the last change", {}, 200 if refused is None else 422, last=last,
+            problems=_problem_rows(preview.problems if preview is not None else (), {}),
+            preview=_preview_values(preview), refused=refused,
+        )  # fmt: skip
 
     def changes(self) -> PageContent:
         """Return what was changed here, by whom and why, the newest first."""
         changes = self._editor.changes()
-        values = {
-            "title": "Changes of the config",
-            "here": "/config",
-            "where": self.where,
-            "changes": list(reversed(changes))[:MAX_CHANGES],
-            "more": max(0, len(changes) - MAX_CHANGES),
-        }
-        return PageContent("config_changes.html", values, {"changes": changes})
+        newest, more = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
+        title = "Changes of the config"
+        return self._page("config_changes.html", title, {"changes": changes}, changes=newest, more=more)
 
     def pins(self, server: str, *, ask: bool = False, refused: RouterError | None = None) -> PageContent:
         """Return what a server lists now beside what was reviewed; asked only where somebody wants it asked."""
@@ -166,21 +137,16 @@ class ConfigViews:
                 f"no server {server[:80]!r} has pins here", advice=f"there are {', '.join(known) or 'none'}"
             )
         shown = self._approval.review(server) if ask and self._approval is not None else None
-        values = {
-            "title": f"Pins of {server}",
-            "here": "/catalog",
-            "where": self.where,
-            "server": known[server],
-            "shown": _review_values(shown) if shown is not None else None,
-            "refused": refused,
-        }
         kept = self._approval.pins(server) if self._approval is not None else None
         json = {
             "server": server,
             "reviewed": None if kept is None else {pin.tool: pin.sha256 for pin in kept.pins},
             "now": json_of(shown.review) if shown is not None else None,
         }
-        return PageContent("pins.html", values, json, 200 if refused is None else 409)
+        return self._page(
+            "pins.html", f"Pins of {server}", json, 200 if refused is None else 409, here="/catalog",
+            server=known[server], shown=_review_values(shown) if shown is not None else None, refused=refused,
+        )  # fmt: skip
 
     def _servers(self) -> list[Any]:
         try:
@@ -210,7 +176,9 @@ def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list
     ]
 
 
-def _preview_values(preview: Preview) -> dict[str, Any]:
+def _preview_values(preview: Preview | None) -> dict[str, Any] | None:
+    if preview is None:
+        return None
     places = preview.places or {}
     diff = preview.privileges
     return {

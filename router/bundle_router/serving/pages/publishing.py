@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,17 +38,13 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
         for name, data in chosen.files():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb", opener=_private) as file:
+            # What is published is as private as the records, until somebody says otherwise.
+            with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
                 file.write(data)
             count += 1
     except OSError as error:
         raise storage_error(f"{folder} can't be written", error) from error
     return count
-
-
-def _private(path: str, flags: int) -> int:
-    """Return what is published is as private as the records, until somebody says otherwise."""
-    return os.open(path, flags, 0o600)
 
 
 class Published:
