@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
@@ -45,7 +46,7 @@ def router() -> FakeRouter:
         (lambda: Step(run_id="r", workflow="w", role="r"), "step: is missing (add step = ...)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", gaol="g"), "(did you mean 'goal'?)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text in"),
-        (lambda: Step("r", "w", "r", "s"), "Step(…) takes named values alone"),  # type: ignore[call-arg, misc]
+        (lambda: cast(Any, Step)("r", "w", "r", "s"), "Step(…) takes named values alone"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", max_tools=-1), "must be at least 0, not the n"),
         (lambda: StepPolicy(deny=["file:x"]), "StepPolicy(…): deny: 'file:x' is not a pattern: write 'bundle:repo.*'"),
         (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not other text"),
