@@ -114,11 +114,11 @@ def _calls(item: DemoStep) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for result in item.results:
         outcome = result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
-        came = f"{len(result.text):,} characters"
+        preview = f"{len(result.text):,} characters"
         for artifact in result.artifacts:
             size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
-            came += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
-        rows.append((item.planned.role, result.tool, outcome, f"{result.elapsed_ms:.0f}", came))
+            preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
+        rows.append((item.planned.role, result.tool, outcome, f"{result.elapsed_ms:.0f}", preview))
     return rows
 
 

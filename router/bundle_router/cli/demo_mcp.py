@@ -141,11 +141,11 @@ def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
 
 
 def _line(result: Result) -> tuple[object, ...]:
-    came = " ".join(result.text.split())[:60]
+    preview = " ".join(result.text.split())[:60]
     for artifact in result.artifacts:
         size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
-        came += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes, {artifact.uri[:27]}…"
-    return result.tool, _outcome(result), f"{result.elapsed_ms:.0f}", came
+        preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes, {artifact.uri[:27]}…"
+    return result.tool, _outcome(result), f"{result.elapsed_ms:.0f}", preview
 
 
 def _outcome(result: Result | None) -> str:
@@ -188,9 +188,9 @@ def _show_trouble(rows: list[trouble.Survived]) -> None:
 
 
 def _survived(row: trouble.Survived) -> tuple[object, ...]:
-    _, outcome, elapsed, came = _line(row.result)
+    _, outcome, elapsed, preview = _line(row.result)
     other = f"{row.beside.elapsed_ms:.0f}" if row.beside is not None else ""
-    return row.what, outcome, elapsed, came, _outcome(row.after), _outcome(row.beside), other
+    return row.what, outcome, elapsed, preview, _outcome(row.after), _outcome(row.beside), other
 
 
 def _show_end(runs: str, run_id: str) -> int:

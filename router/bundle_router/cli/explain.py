@@ -91,9 +91,9 @@ def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace
     for record in reversed(all_decisions):
         if seq in (None, record.seq) and all(getattr(record.step, name) == value for name, value in named.items()):
             return record
-    which = " ".join([*([str(seq)] if seq is not None else []), *(f"at {name} {v!r}" for name, v in named.items())])
+    place = " ".join([*([str(seq)] if seq is not None else []), *(f"at {name} {v!r}" for name, v in named.items())])
     have = ", ".join(f"{record.seq} ({record.step.step})" for record in all_decisions[:50]) or "none"
-    raise RequestError(f"run {run_id!r} has no decision {which}".rstrip(), advice=f"its decisions: {have}")
+    raise RequestError(f"run {run_id!r} has no decision {place}".rstrip(), advice=f"its decisions: {have}")
 
 
 def _show(step: Step, explanation: Explanation) -> None:

@@ -102,10 +102,10 @@ def _search(use: SearchUse) -> str:
 
 
 def _model(use: ModelUse) -> str:
-    came = f"failed: {use.failure}" if use.failure else "answered from the cache" if use.cached else "answered"
+    outcome = f"failed: {use.failure}" if use.failure else "answered from the cache" if use.cached else "answered"
     parts = [f"{use.attempts} call{'' if use.attempts == 1 else 's'}", f"{use.elapsed_ms:.0f} ms"]
     if use.input_tokens or use.output_tokens:
         parts.append(f"{use.input_tokens:,} + {use.output_tokens:,} tokens")
     if use.cost_usd:
         parts.append(f"${use.cost_usd:.4f}")
-    return f"model {use.name}: {came} ({', '.join(parts)})"
+    return f"model {use.name}: {outcome} ({', '.join(parts)})"

@@ -374,8 +374,8 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
     def one_of(facet: str, values: Sequence[str]) -> str:
         listed = ", ".join(bind(value) for value in values)
         among = f"select run_id from {PREFIX}facets where facet = {bind(facet)} and value in ({listed})"
-        nobody = " or r.principal = ''" if facet == "principal" and NOBODY in values else ""
-        return f"(r.run_id in ({among}){nobody})"
+        unnamed = " or r.principal = ''" if facet == "principal" and NOBODY in values else ""
+        return f"(r.run_id in ({among}){unnamed})"
 
     wanted: dict[str, list[str]] = {}
     for facet, value in query.facets:

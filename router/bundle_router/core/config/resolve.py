@@ -39,8 +39,8 @@ def resolve(
         is_process = entry.keys.isdisjoint(("transport", "url")) and not entry.keys.isdisjoint(
             ("command", "args", "env")
         )
-        meant = replace(entry.value, transport="stdio") if is_process else entry.value
-        resolve_server(replace(entry, value=meant), local_tools, report)
+        repaired = replace(entry.value, transport="stdio") if is_process else entry.value
+        resolve_server(replace(entry, value=repaired), local_tools, report)
     check_prefixes(written.servers.values(), report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()

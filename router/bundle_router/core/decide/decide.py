@@ -90,8 +90,8 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
     if route is not None and route.ask is None:
         return _settled(catalog, facts, activation, step, _Settling(route, "mapping"))
     if catalog.settings.fallback.order != ("default",):
-        but = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
-        permitted = plan.verdicts.candidates(facts, route.ask if route else None, but)
+        excluded = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
+        permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
         question = Question(catalog, facts, activation, step, route, permitted)
         if len(permitted.ids) >= 2:
             return question

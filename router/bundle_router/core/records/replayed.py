@@ -85,9 +85,9 @@ def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then:
         outcome = "identical"
     else:
         outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
-    had = set(permitted_tools(then, facts, step, past.bundle_ids)) if then is not None else set()
-    has = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if then is not None else set()
-    if had != has and outcome in ("identical", "same_bundles"):
+    tools_then = set(permitted_tools(then, facts, step, past.bundle_ids)) if then is not None else set()
+    tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if then is not None else set()
+    if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return Replayed(
         run_id=step.run_id,
@@ -98,8 +98,8 @@ def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then:
         outcome=outcome,
         gained=tuple(id_ for id_ in decision.bundle_ids if id_ not in past.bundle_ids),
         lost=tuple(id_ for id_ in past.bundle_ids if id_ not in decision.bundle_ids),
-        gained_tools=tuple(sorted(has - had)),
-        lost_tools=tuple(sorted(had - has)),
+        gained_tools=tuple(sorted(tools_now - tools_then)),
+        lost_tools=tuple(sorted(tools_then - tools_now)),
         differs=differs,
         decision=decision,
     )

@@ -107,8 +107,8 @@ def place_of(catalog: Catalog, tool: str) -> str:
 
 def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
     """Return what the result stands under."""
-    whose = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
-    return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, whose, list(asked.where)])
+    owners = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
+    return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, owners, list(asked.where)])
 
 
 def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> KeptResult | None:

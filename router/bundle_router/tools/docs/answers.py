@@ -97,10 +97,10 @@ def _is_text(page: Page) -> bool:
 def _media(page: Page, asked: Url, context: ToolContext) -> ToolOutput:
     kind = "" if _TEXT.fullmatch(page.media_type) else page.media_type
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", unquote(page.url.path.rpartition("/")[2]))[-100:].lstrip(".")
-    says = "\n".join([*_provenance(page, asked), f"Type: {kind or 'unknown'}, {len(page.body)} bytes"])
-    if page.cut or len(says.encode()) + len(page.body) > context.max_bytes:
+    header = "\n".join([*_provenance(page, asked), f"Type: {kind or 'unknown'}, {len(page.body)} bytes"])
+    if page.cut or len(header.encode()) + len(page.body) > context.max_bytes:
         raise ToolFailure(f"{page.url}: it is larger than {context.max_bytes} bytes", code="too_large")
-    return ToolOutput((Text(clean_text(says)), Media(page.body, kind, name)))
+    return ToolOutput((Text(clean_text(header)), Media(page.body, kind, name)))
 
 
 def _read(page: Page, asked: Url, section: str | None, offset: int, fetcher: Fetcher, max_bytes: int) -> str:

@@ -216,12 +216,12 @@ def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
 def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence[str]) -> dict[str, int]:
     """Return tools the run asked for that are not direct anyway, with their places in the array, the latest asked for
     first: when the budget is short, it is the older ones that wait."""
-    already = set(chosen)
+    chosen_tools = set(chosen)
     rows = [
         (asked.used, asked.place, asked.name)
         for entry in activation.entries
         for asked in entry.tools
-        if asked.name in places and MODES[places[asked.name]].may_join and asked.name not in already
+        if asked.name in places and MODES[places[asked.name]].may_join and asked.name not in chosen_tools
     ]
     return {name: place for _, place, name in sorted(rows, reverse=True)}
 
