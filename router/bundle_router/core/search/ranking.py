@@ -9,8 +9,8 @@ Rules:
    one clause's clear winner counts more than a document that half fits them all.
 4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
    several subjects a tool must stand for itself.
-5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, as far
-   as the request is coherent: one vector of several wishes points at none of them.
+5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, less the
+   more the words match at all, and as far as the request is coherent: one vector of several wishes points at none.
 6. Tools are ranked by trusted and pinned cards alike, bundles by no card of a server that is not trusted. Tools that
    nobody has read come after every other one, at most `unread_quota` of each server.
 7. Equal scores are ordered by id.
@@ -130,12 +130,11 @@ class Search:
         return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return what a memory of bundles is learned on top of: their relative scores, without any memory."""
+        """Return what a memory of bundles is learned on top of: their relative scores without any."""
         return best_is_one(self._find(request, self._scope(bundles), tools=False).bundles, KEPT)
 
     def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return what a memory of tools is learned on top of: relative scores of the bundles' tools, without any
-        memory."""
+        """Return what a memory of tools is learned on top of: the same of the bundles' tools."""
         found = self._find(request, self._scope(bundles), tools=True)
         return best_is_one(self._pulled(request, found, bundles, NO_MEMORIES), KEPT)
 
@@ -204,7 +203,8 @@ class Search:
             bundles, of_tools = dict(full.bundles), dict(full.tools)
         meaning, coherence = self._meaning_scores(request, scope, tools), coherence_of(parts)
         if meaning.bundles:
-            share = w.meaning * coherence
+            words = (full.strength + full.tool_strength) / 2.0 / (self.index.rarity("bundles", ("\0",))[0] or 1.0)
+            share = coherence * w.meaning / (w.meaning + words)
             bundles = blend(meaning.bundles, best_is_one(bundles), share)
             of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
