@@ -1,4 +1,7 @@
-"""What no config may cost: every bomb is refused, or read, within a second of CPU and 200 MB (TRUST.md, S-21)."""
+"""What no config may cost: every bomb is refused, or read, within a second of CPU and 200 MB (TRUST.md, S-21).
+
+By default a fifth of each, in a third of the time; `.ci/run` has the largest size that is read.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,13 @@ from typing import Any
 import pytest
 from bundle_router.core.config.config_text import MAX_BYTES, from_bytes, guard
 
+from tests.profiles import ALL, PART
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
-_ROOM = MAX_BYTES - 100
+_SHARE = 1 if ALL else PART
+MAX_CPU_S = 3.0 if ALL else 1.0
+_ROOM = (MAX_BYTES - 100) // _SHARE
 
 _BOMBS: dict[str, Callable[[], str]] = {
     "a 40 KB line of dotted keys": lambda: "a." * 20_000 + "a = 1\n",
@@ -24,22 +31,22 @@ _BOMBS: dict[str, Callable[[], str]] = {
     "inline tables nested 10,000 deep": lambda: "a = " + "{a = " * 10_000 + "1" + "}" * 10_000,
     "a number of 5,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 5_000,
     "a number of 4,000 digits": lambda: "[limits]\nrecent_steps = " + "9" * 4_000,
-    "a hexadecimal number of 8 MB": lambda: "[limits]\nrecent_steps = 0x" + "f" * _ROOM,
+    "a hexadecimal number as long as a file": lambda: "[limits]\nrecent_steps = 0x" + "f" * _ROOM,
     "hexadecimal numbers of 4 KB each": lambda: "a = [" + ("0x" + "f" * 4000 + ",") * (_ROOM // 4003) + "]",
-    "8 MB of new lines": lambda: "\n" * _ROOM,
-    "8 MB of comments": lambda: "#\n" * (_ROOM // 2),
-    "8 MB of keys": lambda: _fill(lambda i: f"a{i}=1\n"),
-    "8 MB of tables": lambda: _fill(lambda i: f"[a{i}]\n"),
-    "8 MB of rows": lambda: "[[routes]]\n" * (_ROOM // 11),
-    "8 MB of wrong rows": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
-    "8 MB of rows with unknown bundles": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
+    "a file of new lines": lambda: "\n" * _ROOM,
+    "a file of comments": lambda: "#\n" * (_ROOM // 2),
+    "a file of keys": lambda: _fill(lambda i: f"a{i}=1\n"),
+    "a file of tables": lambda: _fill(lambda i: f"[a{i}]\n"),
+    "a file of rows": lambda: "[[routes]]\n" * (_ROOM // 11),
+    "a file of wrong rows": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundels=['x']\n"),
+    "a file of rows with unknown bundles": lambda: _fill(lambda i: f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n"),
     "as many rows as may be": lambda: "".join(f"[[routes]]\nname='n{i}'\nbundles=['x{i}']\n" for i in range(10_000)),
-    "8 MB of elements": lambda: "a = [" + "1," * (_ROOM // 2 - 5) + "]",
-    "8 MB of empty strings": lambda: '""' * (_ROOM // 2),
-    "8 MB of string": lambda: 'a = "' + "x" * _ROOM + '"',
-    "8 MB of escapes": lambda: 'a = "' + "\\n" * (_ROOM // 2 - 5) + '"',
+    "a file of elements": lambda: "a = [" + "1," * (_ROOM // 2 - 5) + "]",
+    "a file of empty strings": lambda: '""' * (_ROOM // 2),
+    "a file of string": lambda: 'a = "' + "x" * _ROOM + '"',
+    "a file of escapes": lambda: 'a = "' + "\\n" * (_ROOM // 2 - 5) + '"',
     "strings that never end": lambda: '"""\\' * (_ROOM // 4),
-    "8 MB of white space": lambda: "a = " + " " * _ROOM + "1",
+    "a file of white space": lambda: "a = " + " " * _ROOM + "1",
     "more than 8 MB": lambda: "#" * (MAX_BYTES + 1),
 }
 
@@ -126,9 +133,9 @@ def _fill(line: Callable[[int], str], size_wanted: int = _ROOM - 200) -> str:
 
 def _assert_cheap(cost: dict[str, Any]) -> None:
     assert cost["rss_mb"] < 200, cost
-    # CPU of that process alone, not time on the wall. About 0.9 s was measured for the worst; the rest is room for
-    # slower and busier machines. Without the caps these inputs cost tens of seconds.
-    assert cost["cpu_s"] < 3.0 or cost["cpu_s"] < 3.0 * _slowness(), cost
+    # CPU of that process alone, not time on the wall. About 0.9 s was measured for the worst of full size; the rest is
+    # room for slower and busier machines. Without the caps these inputs cost tens of seconds.
+    assert cost["cpu_s"] < MAX_CPU_S or cost["cpu_s"] < MAX_CPU_S * _slowness(), cost
     assert len(cost["first"]) < 400
     assert cost["count"] <= 101
 
@@ -138,7 +145,8 @@ def test_a_bomb_costs_less_than_a_second_and_200_megabytes(name: str, cost_of: A
     text = _BOMBS[name]()
     cost = cost_of("router.toml" if text.startswith("[limits]") else "routes.toml", text)
     _assert_cheap(cost)
-    assert cost["first"], "nothing was said"
+    # A fifth of the file of new lines is an empty file, of which there is nothing to say.
+    assert cost["first"] or (_SHARE > 1 and not text.strip()), "nothing was said"
 
 
 @pytest.mark.parametrize("name", _UNITS)
@@ -147,9 +155,10 @@ def test_the_most_of_it_that_is_accepted_costs_less_than_a_second_and_200_megaby
     text = _fill(unit, 2_000_000)
     refused = guard(from_bytes(file, file, text.encode(), "project"))
     assert refused is not None, "not enough to be refused: this is not the most"
-    accepted = "\n".join(text.split("\n")[: refused.line - 1]) + "\n"
-    assert guard(from_bytes(file, file, accepted.encode(), "project")) is None
-    _assert_cheap(cost_of(file, accepted))
+    lines = text.split("\n")[: refused.line - 1]
+    assert guard(from_bytes(file, file, ("\n".join(lines) + "\n").encode(), "project")) is None
+    whole = len(unit(0).splitlines())
+    _assert_cheap(cost_of(file, "\n".join(lines[: len(lines) // _SHARE // whole * whole]) + "\n"))
 
 
 def _slowness() -> float:

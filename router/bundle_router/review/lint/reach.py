@@ -23,6 +23,8 @@ MAX_ADDRESSES: Final = 20_000
 MAX_LOOKS: Final = 200_000
 """Verdicts, and addresses of routes, that are looked at in all. After that everything counts as permitted."""
 MAX_PAIRS: Final = 2_000_000
+MAX_COVERED: Final = 500_000
+"""Pairs of a policy and a sample address, or of two policies: about half a second of CPU."""
 _STRANGER: Final = "\x00stranger"
 """A name that no row writes; only `*` covers it."""
 
@@ -42,6 +44,7 @@ class Reach:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._rows = catalog.policies
+        self._granting = [row for row in catalog.policies if row.allow is not None]
         self._ceilings: dict[_Group, StepCeiling] = {}
         self._verdicts: dict[tuple[str, _Group], BundleVerdict] = {}
         self._groups: dict[Address, _Group] = {}
@@ -49,10 +52,10 @@ class Reach:
         self._looks = MAX_LOOKS
         self._samples = [sorted({*_samples(self._rows, field), _STRANGER}) for field in _FIELDS]
         workflows, roles, steps = self._samples
-        self.complete = len(workflows) * len(roles) * len(steps) <= MAX_ADDRESSES
-        if self.complete:
-            for address in product(workflows, roles, steps):
-                self._group(address)
+        count = len(workflows) * len(roles) * len(steps)
+        self.complete = count <= MAX_ADDRESSES and count * len(self._rows) <= MAX_COVERED
+        for address in product(workflows, roles, steps) if self.complete else ():
+            self._group(address)
         self._kinds = {group: address for address, group in self._groups.items()}
 
     def permitted_anywhere(self, bundle: Bundle) -> bool:
@@ -69,21 +72,20 @@ class Reach:
 
     def tools_on(self, row: Addressed, bundle: Bundle) -> Set[str]:
         """Return the tools of the bundle that some step may see which the row matches; in a very large config, some."""
-        key = (bundle.id, row.workflow, row.role, row.step)
-        if key not in self._tools:
+        if (key := (bundle.id, row.workflow, row.role, row.step)) not in self._tools:
             verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
             self._tools[key] = {tool for verdict in verdicts if verdict is not None for tool in verdict.tools}
         return self._tools[key]
 
     def granted_on(self, policy: Policy) -> bool:
         """Return whether some policy grants anything at a step that this one covers too."""
-        return any(row.allow is not None and _overlap(policy, row) for row in self._rows)
+        many = len(self._granting) * len(self._rows) > MAX_COVERED
+        return many or any(_overlap(policy, row) for row in self._granting)
 
     def _group(self, address: Address) -> _Group:
-        group = self._groups.get(address)
-        if group is None:
-            group = self._groups[address] = tuple(row.name for row in covering(self._rows, address))
-        return group
+        if address not in self._groups:
+            self._groups[address] = tuple(row.name for row in covering(self._rows, address))
+        return self._groups[address]
 
     def _permits(self, address: Address, bundle: Bundle) -> bool:
         verdict = self._verdict(address, bundle)
@@ -92,8 +94,7 @@ class Reach:
     def _verdict(self, address: Address, bundle: Bundle) -> BundleVerdict | None:
         """Return None when enough has been looked at."""
         group = self._group(address)
-        key = (bundle.id, group)
-        if key not in self._verdicts:
+        if (key := (bundle.id, group)) not in self._verdicts:
             self._looks -= 1
             if self._looks < 0:
                 return None
@@ -103,9 +104,8 @@ class Reach:
         return self._verdicts[key]
 
     def _addresses_of(self, row: Addressed) -> Iterator[Address]:
-        workflows, roles, steps = (
-            _matching(getattr(row, field), samples) for field, samples in zip(_FIELDS, self._samples, strict=True)
-        )
+        pairs = zip(_FIELDS, self._samples, strict=True)
+        workflows, roles, steps = (_matching(getattr(row, field), samples) for field, samples in pairs)
         for address in product(workflows, roles, steps):
             self._looks -= 1
             yield address
