@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -57,10 +58,13 @@ def record(number: int, size: int) -> dict[str, Any]:
 
 class Writer:
     """A forked child that opens the run, appends `record(first)`, `record(first + 1)` …, and after each tells its
-    number over a pipe, as a service acknowledges to a client. It never stops by itself."""
+    number over a socket, as a service acknowledges to a client. It never stops by itself, but waits for who reads when
+    some dozens of numbers are unread: on a busy machine it would else write thousands that all have to be verified."""
 
     def __init__(self, runs: Path, first: int, size: Callable[[int], int]) -> None:
-        read_end, write_end = os.pipe()
+        ends = socket.socketpair()
+        ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+        read_end, write_end = (end.detach() for end in ends)
         self.pid = os.fork()
         if self.pid == 0:
             try:
