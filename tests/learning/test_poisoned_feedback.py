@@ -26,6 +26,8 @@ from bundle_router.review.learning.fitting import fit
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.wiring.searching import make_search
 
+from tests.profiles import ALL
+
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
 TARGET: Final = "MathAPI"
@@ -134,7 +136,7 @@ def measured(learned: Learned, setting: Any, attack: str, share: float) -> Count
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("share", [0.125, 0.25])
+@pytest.mark.parametrize("share", [0.125, 0.25] if ALL else [0.25])
 @pytest.mark.parametrize("ranked_by", ["setting", "understanding"])
 def test_an_attacker_in_some_runs_moves_little(
     learned: Learned,
@@ -252,7 +254,7 @@ def recalling(learned: Learned, setting: Any, attack: str, share: float, pull: f
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("pull", [0.5, 4.0])
+@pytest.mark.parametrize("pull", [0.5, 4.0] if ALL else [4.0])
 def test_an_attacker_moves_little_of_what_is_recalled_by_meaning(
     learned: Learned, understanding: Any, honest: dict[str | float, Counter[str]], attack: str, pull: float
 ) -> None:

@@ -50,9 +50,10 @@ def test_what_is_learned_measured_and_proposed_is_the_same(kit: Any, name: str) 
     runs = getattr(kit, name)(90)
     honest, evil = both(kit, runs)
     found = []
+    deployment = kit.Deployment(honest).play(runs)
+    past = deployment.past()
     for catalog in (honest, evil):
-        deployment, search = kit.Deployment(honest).play(runs), make_search(catalog)
-        past = deployment.past()
+        search = make_search(catalog)
         labelled = label_steps(past, deployment.catalogs, catalog)
         memory = fit(labelled.steps, search)
         rows = [LabelledRow(goal=turn.goal, bundles=turn.picks) for turns in runs.values() for turn in turns[:4]]
