@@ -31,7 +31,7 @@ _WANTED = {
 def describe(value: Any) -> str:
     """Return what stands there now, briefly (of a type: that it is of it). Never more than some 60 characters of it."""
     if isinstance(value, type):
-        return "other text" if value is str else f"a value of type {value.__name__}"
+        return "the text given" if value is str else f"a value of type {value.__name__}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -53,9 +53,10 @@ def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
     for row in rows:
         shown: Any = row if isinstance(row["input"], int | float) else {**row, "input": type(row["input"])}
         found.append(explain(shown, form, Suggester()))
-    return "; ".join(
+    text = "; ".join(
         f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}" for path, message, hint in found
     )
+    return text.replace("must be text in quotes", "must be text").replace("must be a table", "must be a mapping")
 
 
 def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[tuple[str | int, ...], str, str]:
