@@ -49,10 +49,9 @@ def describe(value: Any) -> str:
 def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
     """Return what is wrong with the fields of a value, without repeating a text that was given."""
     rows: list[Any] = list(wrong.errors(include_url=False))
-    found = []
     for row in rows:
-        shown: Any = row if isinstance(row["input"], int | float) else {**row, "input": type(row["input"])}
-        found.append(explain(shown, form, Suggester()))
+        row["input"] = row["input"] if isinstance(row["input"], int | float) else type(row["input"])
+    found = [explain(row, form, Suggester()) for row in rows]
     text = "; ".join(
         f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}" for path, message, hint in found
     )
