@@ -138,6 +138,7 @@ OWNERS = {
     },
     "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},
+    "uvloop": {"router/bundle_router/adapters/loop.py"},
     "httptools": {"router/bundle_router/adapters/mcp/channels.py"},
     "httpcore2": set(),
     "bm25s": {"router/bundle_router/adapters/bm25.py"},

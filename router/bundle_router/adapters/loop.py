@@ -30,6 +30,15 @@ def refuse_running_loop(what: str, instead: str) -> None:
         raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
 
+def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes loops of uvloop, where the extra `uvloop` is installed; None for asyncio's own."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
+
+
 class LoopThread:
     """One event loop in a daemon thread, for callers on any thread or loop. Started on first use.
 

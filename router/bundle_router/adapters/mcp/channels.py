@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
@@ -24,7 +24,8 @@ from bundle_router.adapters.mcp.faults import ServerFault
 
 CONNECT_S: Final = 10.0
 KEEP_S: Final = 4.0
-"""As of `http`: less than the 5 s after which common servers close an unused connection."""
+"""How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
+sent into a connection that is being closed may or may not have been carried out."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 EAGER_S: Final = 0.25
 """How long one address of a host may take before the next is tried beside it."""
@@ -89,8 +90,7 @@ class Channel(asyncio.Protocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what create_connection gives
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's derives from nothing of asyncio's
 
     def data_received(self, data: bytes) -> None:
         if self._response is None:
@@ -195,15 +195,12 @@ class ChannelPool:
 
     async def _opened(self, loop: asyncio.AbstractEventLoop) -> Channel:
         name = self._host if self._context is not None else None
+        is_plain = isinstance(loop, asyncio.BaseEventLoop)  # uvloop tries one address after the other
+        eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if is_plain else {}
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, channel = await loop.create_connection(
-                    Channel,
-                    self._host,
-                    self._port,
-                    ssl=self._context,
-                    server_hostname=name,
-                    happy_eyeballs_delay=EAGER_S,
+                    Channel, self._host, self._port, ssl=self._context, server_hostname=name, **eager
                 )
         except (OSError, ValueError) as error:  # a TimeoutError is an OSError; a ValueError: a name that can be none
             raise ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})") from error

@@ -25,24 +25,17 @@ from typing import Any, Final, Self
 
 import httpx2
 
-from bundle_router.adapters.mcp.channels import ChannelPool
+from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, Aborted, RequestState, ServerFault
-from bundle_router.adapters.mcp.posting import ModernPosts
+from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.lines import cut_deep
 
-CONNECT_S: Final = 10.0
 READ_S: Final = 300.0
-KEEP_S: Final = 4.0
-"""How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
-sent into a connection that is being closed may or may not have been carried out."""
 AUTHORIZING: Final = "bundle_router_authorizing"
 """An extension of the requests that an authorization flow makes for itself, to its issuer or for the server's papers.
 They alone may leave the origin, and one that fails is answered with 502: the flow goes on from there."""
-MAX_ERROR_BYTES: Final = 64 * 1024
-SSE_FACTOR: Final = 4
-"""How much larger a response of many events may be than one message."""
 _PIECE: Final = 64 * 1024
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
@@ -107,7 +100,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         cap = self._max_bytes
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             # One that is asked for by itself has no end, and the SDK bounds each event.
-            cap = sys.maxsize if request.method == "GET" else self._max_bytes * SSE_FACTOR
+            cap = sys.maxsize if request.method == "GET" else self._max_bytes * STREAM_FACTOR
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
         if encoding not in ("identity", ""):
@@ -126,7 +119,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
         elif _is_rpc_error(body):
             return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
         else:
-            exchange.fault = _fault_for(status, response.headers.get("retry-after", ""))
+            exchange.fault = fault_for(status, response.headers.get("retry-after", ""))
         kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
         return _answer(status, f"HTTP {status}", kept)
 
@@ -160,12 +153,7 @@ class Body(httpx2.AsyncByteStream):
     """A response's bytes, decoded, at most `cap` of them. Raises TooLarge, Broken."""
 
     def __init__(
-        self,
-        response: httpx2.Response,
-        cap: int,
-        encoding: str,
-        exchange: RequestState,
-        event_cap: int = MAX_ERROR_BYTES,
+        self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
     ) -> None:
         self._response = response
         self._source = _stream_of(response)
@@ -305,7 +293,7 @@ def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
     """Return the start of an error's body, and nothing when it can't be read."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState())
+    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState(), MAX_ERROR_BYTES)
     parts: list[bytes] = []
     try:
         async for piece in body:
@@ -337,13 +325,3 @@ def _fault_of(error: httpx2.TransportError) -> ServerFault:
     if isinstance(error, _NOT_SENT):
         return ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})")
     return ServerFault("connection_lost", f"the connection to the server was lost ({type(error).__name__})")
-
-
-def _fault_for(status: int, retry_after: str) -> ServerFault:
-    message = f"the server answered HTTP {status}"
-    if status in (401, 403):
-        return ServerFault("unauthorized", message)
-    if status == 429:
-        seconds = float(retry_after) if retry_after.isdigit() and len(retry_after) < 7 else None
-        return ServerFault("rate_limited", message, retry_after_s=seconds)
-    return ServerFault("http_error", message)

@@ -206,19 +206,21 @@ class _Answer:
         message = read_object(self._held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return settled({**message, "id": None}, None)
-        reason, again = (
-            f"the server answered HTTP {self.status}",
-            self.headers.get(b"retry-after", b"").decode("latin-1"),
-        )
-        if self.status in (401, 403):
-            raise ServerFault("unauthorized", reason, sent=True)
-        if self.status == 429:
-            seconds = float(again) if again.isdigit() and len(again) < 7 else None
-            raise ServerFault("rate_limited", reason, retry_after_s=seconds, sent=True)
-        raise ServerFault("http_error", reason, sent=True)
+        raise fault_for(self.status, self.headers.get(b"retry-after", b"").decode("latin-1"), sent=True)
 
     def _kind(self) -> bytes:
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
+def fault_for(status: int, retry_after: str, *, sent: bool = False) -> ServerFault:
+    """Return what an error status without an error of JSON-RPC means."""
+    reason = f"the server answered HTTP {status}"
+    if status in (401, 403):
+        return ServerFault("unauthorized", reason, sent=sent)
+    if status == 429:
+        seconds = float(retry_after) if retry_after.isdigit() and len(retry_after) < 7 else None
+        return ServerFault("rate_limited", reason, retry_after_s=seconds, sent=sent)
+    return ServerFault("http_error", reason, sent=sent)
 
 
 def _garbled(why: str) -> ServerFault:
