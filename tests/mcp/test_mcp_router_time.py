@@ -166,6 +166,7 @@ def test_a_first_list_that_takes_too_long_is_a_decision_that_says_so_and_not_an_
     *_, last = project.records(file="routing.jsonl")
     assert [row["code"] for row in last["left_out"]] == ["server_unavailable"]
     assert "it is still being asked for its tools, after" in last["left_out"][0]["detail"]
+    assert last["degraded"]
     assert last["seq"] == 1, "decided again once, and not at every look"
 
 

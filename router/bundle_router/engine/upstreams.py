@@ -30,6 +30,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.config.servers import included
 from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
+from bundle_router.core.models.words import STILL_ASKED
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
@@ -270,9 +271,7 @@ class Servers:
                 task.cancel()
         waited_s = loop.time() - began
         for task in silent:  # its list is read on, and shown as soon as it is there
-            self._mark(
-                (asked[task].name, scope.principal), f"it is still being asked for its tools, after {waited_s:.1f} s"
-            )
+            self._mark((asked[task].name, scope.principal), f"{STILL_ASKED}, after {waited_s:.1f} s")
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Return whether `discover` would ask anybody, if only for what is in the cache."""

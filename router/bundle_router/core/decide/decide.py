@@ -49,6 +49,7 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
+from bundle_router.core.models.words import STILL_ASKED
 from bundle_router.core.tools.exposure.placing import (
     as_presented,
     may_be_offered,
@@ -268,7 +269,7 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=how.selection.failure is not None,
+        degraded=how.selection.failure is not None or any(STILL_ASKED in row.detail for row in shown.left_out),
         justification=_justification(how, source, shown),
         route=how.route.name if how.route else None,
         candidates=how.selection.ranked,

@@ -201,6 +201,7 @@ def _decision(record: Mapping[str, Any]) -> Row:
     model, evicted = _object(record, "model"), _object(record, "activation").get("evicted")
     step, reply = _object(record, "step"), _object(record, "reply")
     labels = {str(row.get("name")): row.get("value") for row in _objects(step, "labels")}
+    failure = reply.get("failure") or model.get("failure") or "server_unavailable"
     counted = {
         "shown": len(_objects(record, "bundles")),
         "left_out": len(_objects(record, "left_out")),
@@ -213,7 +214,7 @@ def _decision(record: Mapping[str, Any]) -> Row:
         "cost_usd": model.get("cost_usd"),
         "model_ms": model.get("elapsed_ms"),
         "embeddings": _object(record, "search").get("embeddings"),
-        "degraded_code": (reply.get("failure") or model.get("failure")) if record.get("degraded") is True else None,
+        "degraded_code": failure if record.get("degraded") is True else None,
         "labels": labels or None,
         "constraints": "\n".join(map(str, step.get("constraints") or ())) or None,
     }
