@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from bundle_router.serving import STOP_S, Keys
-from bundle_router.serving.keys import begun
 
 from tests.command_line import ROOT, run
 from tests.command_line import begin as start
@@ -98,8 +97,7 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
     line = process.line()
     url = line.split()[1]
     assert "# served" in ask(site, url, token)[1]
-    decided = json.loads((tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert "# served" in ask(site, url, Keys(token).of_run("r-1", begun(decided["decision_id"])))[1]
+    assert "# served" in ask(site, url, Keys(token).of_run("r-1"))[1]
     status, err = process.stop(signal.SIGTERM)
     assert (status, token in line + err) == (0, False)
 
@@ -301,3 +299,21 @@ def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence
     process.stop(signal.SIGTERM)
     shown = run(tmp_path, "runs", "show", "r-1").stdout
     assert "server_unavailable: server 's': it is still being asked for its tools" in shown
+
+
+@pytest.mark.parametrize("mode", [(), ("--mcp-only",)], ids=["service", "mcp-only"])
+def test_what_is_followed_is_routed_again_when_a_pin_changes(begin: Any, tmp_path: Path, mode: tuple[str, ...]) -> None:
+    from tests.mcp.conftest import FAULTS
+
+    with FAULTS.serving() as server:
+        write_config(tmp_path / "config", {"url": server.url, "trust": "trusted", "ttl_s": 1})
+        run(tmp_path, "pin", "--yes", "s")
+        process = begin(*mode, "--run", "r-1", *STEP, "--json", "--follow", "--token-env", "TOKEN", TOKEN="t" * 40)
+        process.line()
+        server.faults.extra_tools.append(FAULTS.tool("later"))
+        run(tmp_path, "pin", "--yes", "s")
+        assert f"routed again: {len(FAULTS.TOOLS) + 1} tools\n" in process.child.stderr
+        server.faults.extra_tools.clear()
+        run(tmp_path, "pin", "--yes", "s")
+        assert f"routed again: {len(FAULTS.TOOLS)} tools\n" in process.child.stderr
+        assert process.stop(signal.SIGTERM)[0] == 0

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle_router.adapters.loop import faster_loop
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
     if arguments.token_env:
         del os.environ[arguments.token_env]  # what the tools start does not inherit it
-    asyncio.run(_serve(arguments, step, key, clients))
+    with asyncio.Runner(loop_factory=faster_loop()) as runner:
+        runner.run(_serve(arguments, step, key, clients))
     return 0
 
 
@@ -124,11 +126,12 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_router(arguments) as router:
         run_id = await _begun(router, step, arguments.run)
+        before = await router.endpoint.standing(step.run_id, asks=False) if step else ()
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
                 _announce(arguments, endpoint, run_id)
                 _print_pasted(clients, endpoint, run_id or "")
-                following = asyncio.create_task(_follow(router, step)) if arguments.follow and step else None
+                following = asyncio.create_task(_follow(router, step, before)) if arguments.follow and step else None
                 await stop.wait()
                 if following is not None:
                     following.cancel()
@@ -177,9 +180,9 @@ async def _begun(router: Router, step: Step | None, run_id: str | None) -> str |
     return run_id
 
 
-async def _follow(router: Router, step: Step) -> None:
+async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> None:
     """Route the step again when what that would go by of its servers changed; more seldom, the more often it does."""
-    pause_s, before = _SHORTEST_S, await router.endpoint.standing(step.run_id)
+    pause_s = _SHORTEST_S
     while True:
         await asyncio.sleep(pause_s)
         try:

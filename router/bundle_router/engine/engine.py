@@ -205,13 +205,13 @@ class Engine:
             return await asyncio.to_thread(_toolset, state, how)
         return _toolset(state, how)
 
-    async def standing(self, run_id: str) -> tuple[object, ...]:
-        """Return what a decision of the run would go by of the servers that its newest one shows or misses, after those
-        that can be were asked whether their lists still hold. What equals it would decide the same."""
+    async def standing(self, run_id: str, *, asks: bool) -> tuple[object, ...]:
+        """Return what a decision of the run would go by of the servers that its newest one shows or misses; with `asks`
+        after those that can be were asked whether their lists still hold. What equals it would decide the same."""
         state = await self.state_async(run_id)
         wanted = self._discovery.wanted(state)
         away = dict(self.facts(state.step.principal).unavailable)
-        await self._discovery.verify_servers(state, wanted - away.keys())
+        await self._discovery.verify_servers(state, wanted - away.keys() if asks else ())
         now = self._machine.availability(state.step.principal)
         away = dict(self.facts(state.step.principal).unavailable)
         cards = tuple(sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values()))

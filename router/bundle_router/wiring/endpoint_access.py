@@ -49,10 +49,6 @@ class EndpointAccess:
         state.refuse_superseded()
         return state.decided.id
 
-    def decision_id_now(self, run_id: str) -> str:
-        """As `decision_id`, of the current one; blocks as long as reading the run takes."""
-        return self._engines.of(run_id).state(run_id).decided.id
-
     async def offer(self, step: Step) -> Decision:
         """Route a step whose agent came without an engine, and so without a goal that search could rank by: where no
         route covers it, it is offered all that policy permits, behind search. Raises as `Router.route`."""
@@ -134,10 +130,11 @@ class EndpointAccess:
         async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
             return await request.follow(uri, updated)
 
-    async def standing(self, run_id: str) -> tuple[object, ...]:
-        """Return what routing the run again would go by of its servers; they are asked whether their lists still hold.
-        Equal values decide the same. Raises UnknownRun."""
-        return await self._engines.newest.standing(run_id)
+    async def standing(self, run_id: str, *, asks: bool = True) -> tuple[object, ...]:
+        """Return what routing the run again would go by of its servers; with `asks` they are asked whether their lists
+        still hold. Equal values decide the same. Raises UnknownRun."""
+        self._engines.of(run_id)  # looks at the pins, which the newest engine then holds
+        return await self._engines.newest.standing(run_id, asks=asks)
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Call `heard` with the run's id after each decision, on the thread that took it; it must neither block nor

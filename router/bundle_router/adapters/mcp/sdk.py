@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import mcp  # noqa: F401 - first, as a whole: threads that begin with its parts are given half of them
 import mcp_types as types
 
 # The negotiation that `Client(mode="auto")` runs. It is not exported, and writing it again would mean keeping up with

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
+import mcp  # noqa: F401 - first, as a whole: threads that begin with its parts are given half of them
 import mcp_types as types
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
