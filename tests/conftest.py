@@ -29,7 +29,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Files that are named run in one process, which begins sooner; folders, and the whole suite, in many.
 
-    These are twice as many as there are cores: tests of servers, browsers and processes wait for half of their time.
+    These are five for two cores: tests of servers, browsers and processes wait for more than half of their time.
     """
     named = [argument.partition("::")[0] for argument in config.args]
     if all(name.endswith(".py") for name in named):
@@ -37,7 +37,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None  # xdist reads it
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 2 * cores
+    return 5 * cores // 2
 
 
 FIRST = (

@@ -1,8 +1,7 @@
 """`dataclass`, as the standard library's, for modules that every command loads.
 
 The standard library compiles six methods for a frozen class when it is made, which was a third of the CPU of a cold
-`bundle-router route`. Here one is, `__init__`, for the first value; the others are shared, and read a class's fields by
-one getter.
+`bundle-router route`. Here one is, `__init__`, for the first value; the others read a class's fields by one getter.
 """
 
 from __future__ import annotations

@@ -45,11 +45,12 @@ def router() -> FakeRouter:
         (lambda: Step(run_id="a b", workflow="w", role="r", step="s"), "Step(…): run_id: 'a b' is not a run id"),
         (lambda: Step(run_id="r", workflow="w", role="r"), "step: is missing (add step = ...)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", gaol="g"), "(did you mean 'goal'?)"),  # type: ignore[call-arg]
-        (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text in"),
+        (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text"),
         (lambda: cast(Any, Step)("r", "w", "r", "s"), "Step(…) takes named values alone"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", max_tools=-1), "must be at least 0, not the n"),
+        (lambda: Step(run_id="r", workflow="w", role="r", step="s", labels=["a"]), "labels: must be a mapping, not"),
         (lambda: StepPolicy(deny=["file:x"]), "StepPolicy(…): deny: 'file:x' is not a pattern: write 'bundle:repo.*'"),
-        (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not other text"),
+        (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not the text given"),
     ],
 )  # fmt: skip
 def test_what_no_step_can_be_made_of_is_said_in_a_sentence_of_ours(make: Callable[[], object], said: str) -> None:

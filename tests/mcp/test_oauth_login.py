@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
 from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.receiver import Receiver
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.tools.transport.tool_servers import EVERYONE
@@ -417,8 +418,7 @@ def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, pay
             shown.append(url)
 
         async def answer(self) -> tuple[str, str | None, str | None]:
-            await asyncio.Event().wait()
-            raise AssertionError
+            raise ServerFault("unauthorized", "the authorization was declined")
 
     async def main() -> Any:
         sessions = open_mcp_sessions(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import socket
 from typing import Any
 
 import pytest
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.serving import Keys, key_from_env, new_key
 from bundle_router.serving.gate import Destination, destination_of, path_of
 from bundle_router.serving.mcp.mount import METHODS
@@ -107,7 +108,7 @@ def test_no_answer_lets_another_origin_read_it(site: Any) -> None:
 def test_every_path_and_method_is_closed_without_the_token(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         key = endpoint.key
-        wrong = ("", "wrong", key[:-1], key + "A", key.lower(), "", endpoint.token("other"))
+        wrong = ("", "wrong", key[:-1], key + "A", key.lower(), "", endpoint.token("r")[:-1])
         for target in ("/", "/mcp", "/mcp/runs/r", "/mcp/runs/unknown", "/docs", "/openapi.json"):
             for method in (*METHODS, "OPTIONS", "PUT", "PATCH", "HEAD", "TRACE"):
                 for token in wrong:
@@ -302,6 +303,39 @@ def test_a_runs_own_token_opens_that_run_alone(site: Any) -> None:
     site.serve(work)
 
 
+def test_a_token_of_a_run_opens_none_that_is_made_anew_under_its_id_and_outlives_a_restart(site: Any) -> None:
+    key = "chosen-by-an-operator-and-long-enough"
+    before: dict[str, str] = {}
+
+    async def status(router: Any, endpoint: Any, name: str, target: str = "/mcp/runs/s") -> int:
+        return int((await site.raw(endpoint.port, site.request(endpoint, target=target, token=before[name]))).status)
+
+    async def first(router: Any, endpoint: Any) -> None:
+        decided = (await router.route(site.step(run_id="s"))).decision_id
+        before.update(run=endpoint.token("s"), decision=endpoint.token("s", decided), at=f"/decisions/{decided}")
+
+    async def restarted(router: Any, endpoint: Any) -> None:
+        assert endpoint.token("s") == before["run"]
+        assert await status(router, endpoint, "run") == 400  # let in: no handshake came before
+        assert await status(router, endpoint, "decision", f"/mcp/runs/s{before['at']}") == 400
+
+    async def anew(router: Any, endpoint: Any) -> None:
+        with pytest.raises(UnknownRun):
+            endpoint.token("s")
+        assert await status(router, endpoint, "run") == 404
+        await router.route(site.step(run_id="s"))
+        for name in ("run", "decision"):
+            for at in ("", before["at"]):
+                assert await status(router, endpoint, name, f"/mcp/runs/s{at}") == 401
+        before["run"] = endpoint.token("s")
+        assert await status(router, endpoint, "run") == 400
+
+    site.serve(first, key=key)
+    site.serve(restarted, key=key)
+    shutil.rmtree(site.folder / "runs" / "s")
+    site.serve(anew, key=key)
+
+
 def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
     async def work(router: Any, endpoint: Any) -> None:
         await router.route(site.step("later", run_id="other"))
@@ -373,7 +407,7 @@ def test_new_keys_differ_and_are_keys() -> None:
     assert len(keys) == 100
     assert all(Keys(key).caller(key.encode(), None) for key in keys)
     one = Keys(keys.pop())
-    assert not any(one.caller(one.of_run(run_id).encode(), None) for run_id in ("", "r"))
+    assert not any(one.caller(one.of_run(run_id, b"\0\0\0\0").encode(), None) for run_id in ("", "r"))
 
 
 @pytest.mark.parametrize("key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"])
@@ -413,7 +447,8 @@ def test_a_key_that_an_agent_or_a_tool_repeats_is_redacted(
     site: Any, capfd: pytest.CaptureFixture[str], key: str | None
 ) -> None:
     async def work(router: Any, endpoint: Any) -> list[str]:
-        keys = [endpoint.key, endpoint.token("r"), endpoint.token("other")]
+        left = (await router.route(site.step(branch="left"))).decision_id
+        keys = [endpoint.key, endpoint.token("r"), endpoint.token("r", left)]
         async with site.client(endpoint, token=endpoint.token("r")) as connected:
             for each in keys:
                 told = base64.b64encode(f"Bearer {each}".encode()).decode()

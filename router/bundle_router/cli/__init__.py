@@ -115,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
-    if argv is None and verb != "serve":  # a short process of our own: garbage and plugins were a fifth of a `route`
+    # In a short process of our own, that starts no agent: garbage and plugins were a fifth of a cold `route`.
+    if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
         atexit.register(gc.freeze)  # nor does the interpreter look for garbage when it ends
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

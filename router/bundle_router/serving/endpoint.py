@@ -13,7 +13,7 @@ from bundle_router.errors import NotInstalled
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.gate import ROOT, Admission, path_of
 from bundle_router.serving.http import application
-from bundle_router.serving.keys import Keys, new_key
+from bundle_router.serving.keys import Keys, begun, new_key
 from bundle_router.serving.mcp.mount import mcp_routes
 from bundle_router.serving.mcp.served_runs import ServedRuns
 from bundle_router.serving.requests import RequestBounds, Requests
@@ -36,14 +36,15 @@ BODY_S: Final = 15.0
 class Endpoint:
     """A running endpoint: where it is, and what opens it."""
 
-    __slots__ = ("_keys", "base", "key", "port")
+    __slots__ = ("_access", "_keys", "base", "key", "port")
 
-    def __init__(self, keys: Keys, address: ServiceAddress, port: int) -> None:
+    def __init__(self, keys: Keys, address: ServiceAddress, port: int, access: EndpointAccess) -> None:
         self.key = keys.key
         self.port = port
         self.base = address.base(port)
         """The URL that everything lies beneath."""
         self._keys = keys
+        self._access = access
 
     def __repr__(self) -> str:
         return f"Endpoint(port={self.port})"
@@ -55,8 +56,8 @@ class Endpoint:
 
     def token(self, run_id: str, decision: str | None = None) -> str:
         """Return the bearer token that opens this run and no other: what to hand to its agent. With a decision, the one
-        that opens the run under that decision alone."""
-        return self._keys.of_run(run_id, decision)
+        that opens the run under that decision alone. Raises UnknownRun for a run without a decision."""
+        return self._keys.of_run(run_id, begun(self._access.decision_id_now(run_id)), decision)
 
 
 @contextlib.asynccontextmanager
@@ -131,7 +132,7 @@ async def answering(
     access.keep_secret("endpoint", keys.key)  # those of runs are known by their shape
     listeners: list[Listener] = []
     listening = address.listen()
-    endpoint = Endpoint(keys, address, listening.getsockname()[1])
+    endpoint = Endpoint(keys, address, listening.getsockname()[1], access)
 
     def begin(routes: Sequence[BaseRoute], admission: Admission) -> None:
         tls = (address.certificate, address.private_key)

@@ -1,7 +1,8 @@
 """Bearer tokens: one for the whole endpoint, and one for each run and decision that is derived from it.
 
 A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours; a
-decision's opens the run as served under that decision, so the agent of one branch can't speak for another.
+decision's opens the run as served under that decision, so the agent of one branch can't speak for another. Both are of
+the run that was there: one made under its id after it was pruned knows them by their first bytes (`begun`).
 What is made here begins with `brk_`, so that it is known for what it is, and redacted, wherever it turns up.
 """
 
@@ -26,7 +27,8 @@ MAX_FOUND: Final = 4_096  # right tokens that are remembered, by their digests
 _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """What a bearer token may consist of (RFC 6750, section 2.1)."""
 _MARK: Final = "brk_"
-_PURPOSE: Final = b"bundle-router/mcp-run/1\0"
+_RUN_TOKEN: Final = re.compile(rb"brk_[A-Za-z0-9_-]{43}")
+_PURPOSE: Final = b"bundle-router/mcp-run/2\0"
 
 Scope = Literal["route", "call", "review", "edit"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -42,6 +44,7 @@ class Caller:
     principal: str = ""
     role: str = ""
     run_id: str | None = None
+    begun: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +102,27 @@ class Keys:
         """The endpoint's own token."""
         return self._key.decode()
 
-    def of_run(self, run_id: str, decision: str | None = None) -> str:
+    def of_run(self, run_id: str, begun: bytes, decision: str | None = None) -> str:
         """Return the token that opens this run, or the run as served under this decision, and no other."""
-        named = _PURPOSE + run_id.encode() + (b"\0" + decision.encode() if decision else b"")
+        named = _PURPOSE + b"\0".join((begun, run_id.encode(), (decision or "").encode()))
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
-        return _MARK + base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+        return _MARK + base64.urlsafe_b64encode(begun + mac[len(begun) :]).rstrip(b"=").decode()
 
     def caller(self, presented: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
         """Return whom a token stands for at a run (None: at what is no run's), under a decision of it where one is
-        named; None for a token that opens nothing there. Takes as long for every wrong one."""
+        named; None for a token that opens nothing there. Takes as long for every wrong one. Whether a run's token is
+        that of the run that is there now, only who knows the run can tell: `Caller.begun`."""
         known = _digest(presented)
         found = self._found.get((known, run_id, decision))
         if found is not None:
             return found
-        derived = () if run_id is None else (self.of_run(run_id), self.of_run(run_id, decision))
+        first = base64.urlsafe_b64decode(presented[4:12])[:4] if _RUN_TOKEN.fullmatch(presented) else b""
+        derived = () if run_id is None else (self.of_run(run_id, first), self.of_run(run_id, first, decision))
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         listed = [token for token in self.named if hmac.compare_digest(known, token.digest)]
         whole = hmac.compare_digest(known, self._digest)
         if whole or (any(single) and not listed):
-            caller = Caller() if whole else Caller("run", frozenset(("call",)), run_id=run_id)
+            caller = Caller() if whole else Caller("run", frozenset(("call",)), run_id=run_id, begun=first)
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
             self._found[known, run_id, decision] = caller
@@ -126,6 +131,11 @@ class Keys:
             until = listed[0].expires
             return listed[0].caller if until is None or time.time() < until else None
         return None
+
+
+def begun(decision_id: str) -> bytes:
+    """Return what tells a run from others of its id, which is how the ids of its decisions begin."""
+    return hashlib.sha256(decision_id.rpartition(".")[0].encode()).digest()[:4]
 
 
 def _digest(key: bytes) -> bytes:

@@ -49,6 +49,10 @@ class EndpointAccess:
         state.refuse_superseded()
         return state.decided.id
 
+    def decision_id_now(self, run_id: str) -> str:
+        """As `decision_id`, of the current one; blocks as long as reading the run takes."""
+        return self._engines.of(run_id).state(run_id).decided.id
+
     async def offer(self, step: Step) -> Decision:
         """Route a step whose agent came without an engine, and so without a goal that search could rank by: where no
         route covers it, it is offered all that policy permits, behind search. Raises as `Router.route`."""

@@ -31,7 +31,7 @@ _WANTED = {
 def describe(value: Any) -> str:
     """Return what stands there now, briefly (of a type: that it is of it). Never more than some 60 characters of it."""
     if isinstance(value, type):
-        return "other text" if value is str else f"a value of type {value.__name__}"
+        return "the text given" if value is str else f"a value of type {value.__name__}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -49,13 +49,13 @@ def describe(value: Any) -> str:
 def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
     """Return what is wrong with the fields of a value, without repeating a text that was given."""
     rows: list[Any] = list(wrong.errors(include_url=False))
-    found = []
     for row in rows:
-        shown: Any = row if isinstance(row["input"], int | float) else {**row, "input": type(row["input"])}
-        found.append(explain(shown, form, Suggester()))
-    return "; ".join(
+        row["input"] = row["input"] if isinstance(row["input"], int | float) else type(row["input"])
+    found = [explain(row, form, Suggester()) for row in rows]
+    text = "; ".join(
         f"{'.'.join(map(str, path))}: {message}{f' ({hint})' if hint else ''}" for path, message, hint in found
     )
+    return text.replace("must be text in quotes", "must be text").replace("must be a table", "must be a mapping")
 
 
 def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[tuple[str | int, ...], str, str]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.errors import RequestError, RouterError, UnknownRun
-from bundle_router.serving.gate import ROOT, Destination, Headers, destination_of, is_json
-from bundle_router.serving.keys import Caller
+from bundle_router.serving.gate import ROOT, UNAUTHORIZED, Destination, Headers, destination_of, is_json
+from bundle_router.serving.keys import Caller, begun
 from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
 from bundle_router.serving.mcp.token_runs import TokenRuns
 from bundle_router.serving.refusals import Refusal, lacks, refuse
@@ -57,6 +57,8 @@ class McpMount:
                 return await self._own.get(caller)
             if caller.principal and await self._runs.access.principal(to.run_id) != caller.principal:
                 return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
+            if caller.run_id is not None and begun(await self._runs.access.decision_id(to.run_id)) != caller.begun:
+                return UNAUTHORIZED
             return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
             return Refusal(404, "unknown_run", f"{unknown.message}.")

@@ -87,18 +87,6 @@ def _weight(value: Any) -> int:
     return weight
 
 
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
-
-
-def _int(text: str) -> int:
-    return int(text)
-
-
-def _float(text: str) -> float:
-    return float(text)
-
-
 def _finite(text: str) -> float | None:
     return value if math.isfinite(value := float(text)) else None
 
@@ -107,5 +95,9 @@ def no_number(_constant: str) -> None:
     """Return what stands for NaN and the infinities, which are no JSON: null, as in JavaScript."""
 
 
-_DECODER: Final = json.JSONDecoder(object_hook=_same, parse_int=_int, parse_float=_float)
-_FINITE: Final = json.JSONDecoder(object_hook=_same, parse_int=_int, parse_float=_finite, parse_constant=no_number)
+_DECODER: Final = json.JSONDecoder(
+    object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=lambda text: float(text)
+)
+_FINITE: Final = json.JSONDecoder(
+    object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=_finite, parse_constant=no_number
+)

@@ -83,13 +83,8 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         kept_bytes=len(text.encode("utf-8")),
         rule="+".join(rule for rule in _RULES if rules.get(rule)) or "as_is",
         flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
-        parts=_parts(pieces) if text is shown else (),
+        parts=tuple(one.part for one in pieces) if text is shown and any(one.uri for one in pieces) else (),
     )
-
-
-def _parts(pieces: Sequence[_Piece]) -> tuple[Part, ...]:
-    """Return the pieces, where there is a resource among them: else the text says it all."""
-    return tuple(piece.part for piece in pieces) if any(piece.uri for piece in pieces) else ()
 
 
 def _piece(block: Block, references: References, max_chars: int) -> _Piece:

@@ -95,7 +95,7 @@ def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
     if not isinstance(data, str) or not data:
         return Text(f"[{label}: empty, the server sent no data]")
     try:
-        decoded = _decoded(_padded(data), _url_safe(data))
+        decoded = _decoded(_padded(data), b"-_" if "-" in data or "_" in data else None)
     except (binascii.Error, ValueError):
         return Text(f"[{label}: can't be decoded, its {len(data):,} characters are not base64]")
     return Media(decoded, claimed, name) if decoded else Text(f"[{label}: empty]")
@@ -114,10 +114,6 @@ def _padded(data: str) -> str:
     if "\n" in data or "\r" in data:
         data = data.replace("\n", "").replace("\r", "")
     return data + "=" * (-len(data) % 4)
-
-
-def _url_safe(data: str) -> bytes | None:
-    return b"-_" if "-" in data or "_" in data else None
 
 
 def _word(value: Any) -> str:
