@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +131,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
         before = await router.endpoint.standing(step.run_id, asks=False) if step else ()
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
+                asyncio.get_running_loop().run_in_executor(None, _spare_collector)  # `asyncio.run` waits for it
                 _announce(arguments, endpoint, run_id)
                 _print_pasted(clients, endpoint, run_id or "")
                 following = asyncio.create_task(_follow(router, step, before)) if arguments.follow and step else None
@@ -136,6 +139,12 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
                 if following is not None:
                     following.cancel()
                     await asyncio.wait((following,))
+
+
+def _spare_collector() -> None:
+    """Keep garbage collections, during which nobody is answered, from looking through what stays to the end."""
+    import_module("bundle_router.serving.mcp.protocol")  # loaded beside: this waits for it
+    gc.freeze()
 
 
 @contextmanager
@@ -207,6 +216,6 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
     if arguments.json:
         print_json({"url": url, "port": endpoint.port, "run_id": run_id, "pid": os.getpid(), "notices": notices})
     else:
-        people = "" if arguments.mcp_only else f"{endpoint.base}/ for people, {endpoint.base}/v1 and "
-        say(f"serving {people}{url} until interrupted\n{notices}")
+        others = "" if arguments.mcp_only else f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
+        say(f"serving {others}{url} until interrupted\n{notices}")
     sys.stdout.flush()

@@ -49,6 +49,7 @@ class RequestGate:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                scope["begun"] = True
                 headers = list(message.get("headers", ()))
                 present = {name for name, _ in headers}
                 message["headers"] = headers + [pair for pair in INERT if pair[0] not in present]

@@ -46,10 +46,12 @@ class IdleRuns:
             self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        """Note that a run was used, on whatever thread."""
-        with self._lock:
-            self._used[run_id] = time.monotonic()
-            self._used.move_to_end(run_id)
+        """Note that a run was used, on whatever thread; at most a hundred times while it may be idle."""
+        now = time.monotonic()
+        if now - self._used.get(run_id, -self._idle_s) > self._idle_s / 100:
+            with self._lock:
+                self._used[run_id] = now
+                self._used.move_to_end(run_id)
 
     def forget(self, run_id: str) -> None:
         """Note that a run was closed."""

@@ -64,40 +64,34 @@ class Requests:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self._tasks[task] = scope["method"]
-        begun = False
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
             body = await self._body(task, receive)
             if isinstance(body, Refusal):
-                await refuse(body, scope, sending)
+                await refuse(body, scope, send)
             elif body is not None:  # else the client went away
                 scope["body"] = body
                 whole: Message = {"type": "http.request", "body": body, "more_body": False}
-                await app(scope, again(whole, receive), sending)
+                await app(scope, again(whole, receive), send)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
             # We cancelled it ourselves, and its call is recorded: the HTTP server closes the connection.
-            if not begun:
+            if "begun" not in scope:  # no answer went past the gate
                 await refuse(CLOSING, scope, send)
         finally:
             del self._tasks[task]
 
     async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
-        """Return the whole body; None when the client went away. The bound is a timer: `asyncio.timeout` costs each
-        request, whose body is there already, as much as reading it does."""
-        body, late = bytearray(), False
+        """Return the whole body; None when the client went away. The bound is a timer that begins with the loop's next
+        turn: most bodies are there before, and a timer costs as much as reading one."""
+        body, late, loop = bytearray(), False, asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
 
         def give_up() -> None:
             nonlocal late
             late = task.cancel()
 
-        timer = asyncio.get_running_loop().call_later(self._bounds.body_s, give_up)
+        begin = loop.call_soon(lambda: timers.append(loop.call_later(self._bounds.body_s, give_up)))
         try:
             while True:
                 message = await receive()
@@ -113,7 +107,9 @@ class Requests:
                 raise
             return TOO_SLOW
         finally:
-            timer.cancel()
+            begin.cancel()
+            for timer in timers:
+                timer.cancel()
 
     def stop(self) -> None:
         """Begin no more."""

@@ -70,9 +70,7 @@ async def _shown(result: Result, media: Media, max_inline: int, revision: str) -
 
 
 def _is_shown(mime_type: str, revision: str) -> bool:
-    if mime_type in IMAGES:
-        return True
-    return mime_type.startswith("audio/") and revision >= AUDIO_SINCE
+    return mime_type in IMAGES or (mime_type.startswith("audio/") and revision >= AUDIO_SINCE)
 
 
 async def resource_of(uri: str, media: Media) -> Json:

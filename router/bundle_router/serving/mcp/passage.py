@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import mcp_types as types
@@ -23,6 +23,7 @@ from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.relay import LISTS
+from bundle_router.engine.results import Result
 from bundle_router.serving.mcp.client import Context, client_of, in_rounds, set_level
 from bundle_router.serving.mcp.following import FollowedResources
 
@@ -54,8 +55,24 @@ _FRESHNESS: Final = ("ttlMs", "cacheScope")
 each time anew."""
 
 
-class Passed(Protocol):
-    """What the handlers ask of their run."""
+class Served(Protocol):
+    """What a server, and its handlers, ask of their run."""
+
+    @property
+    def guidance(self) -> str: ...
+
+    async def tools(self) -> Sequence[Json]: ...
+
+    def schema(self, name: str) -> Mapping[str, Any] | None: ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, client: Client | None) -> Result: ...
+
+    async def content(self, result: Result, revision: str) -> list[Json]: ...
+
+    def report(self, defect: Exception) -> None: ...
+
+    @property
+    def listen_to_log(self) -> Callable[[], None]: ...
 
     @property
     def features(self) -> frozenset[Feature]: ...
@@ -68,14 +85,14 @@ class Passed(Protocol):
 
 
 def handlers(
-    run: Passed, asked: Asked, following: FollowedResources
+    run: Served, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return the requests that have to do with what is passed on: the model of their params, and their handler, by
     method."""
     return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
 
 
-def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def _passed_on(run: Served, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
             uri = (context.params or {}).get("uri")
@@ -100,7 +117,7 @@ def _passed_on(run: Passed, asked: Asked) -> dict[str, tuple[type[types.RequestP
 
 
 def _of_sessions(
-    run: Passed, asked: Asked, following: FollowedResources
+    run: Served, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return what only the handshake era has: a session's log level, and the resources it follows."""
 
@@ -144,7 +161,7 @@ def followed_by(connection: Connection) -> set[str]:
     return found
 
 
-def _require(run: Passed, feature: Feature) -> None:
+def _require(run: Served, feature: Feature) -> None:
     if feature not in run.features:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
 

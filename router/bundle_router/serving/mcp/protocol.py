@@ -12,9 +12,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import mcp  # noqa: F401 - first, as a whole: threads that begin with its parts are given half of them
@@ -42,7 +42,7 @@ from bundle_router.serving.gate import Headers
 from bundle_router.serving.mcp.client import Context, client_of, in_rounds
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
-from bundle_router.serving.mcp.passage import Passed, as_sent, dropped, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.mcp.passage import Served, as_sent, dropped, followed_by, handlers, has_form, narrowed
 from bundle_router.serving.refusals import Refusal, refuse
 from bundle_router.serving.requests import again
 
@@ -68,26 +68,6 @@ FRESH: Final = CacheHint(ttl_ms=0, scope="private")
 _SAME_ID: Final = Refusal(400, "malformed", "A request of this session with this id is under way: give each its own.")
 Json = dict[str, Any]
 T = TypeVar("T")
-
-
-class Served(Passed, Protocol):
-    """What a server says of its run."""
-
-    @property
-    def guidance(self) -> str: ...
-
-    async def tools(self) -> Sequence[Json]: ...
-
-    def schema(self, name: str) -> Mapping[str, Any] | None: ...
-
-    async def call(self, name: str, arguments: Mapping[str, Any], *, client: Client | None) -> Result: ...
-
-    async def content(self, result: Result, revision: str) -> list[Json]: ...
-
-    def report(self, defect: Exception) -> None: ...
-
-    @property
-    def listen_to_log(self) -> Callable[[], None]: ...
 
 
 class _Server(Server[Any]):

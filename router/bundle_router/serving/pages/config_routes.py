@@ -61,27 +61,23 @@ class ConfigRoutes:
         def page(path: str, view: Callable[[Form, Request], PageContent]) -> list[BaseRoute]:
             return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
 
+        def post(path: str, work: Post) -> Route:
+            return Route(path, self._post(work), methods=["POST"])
+
+        views = self._views
         return [
-            *page("/config", lambda query, _: self._views.config(field(query, "file"), saved=field(query, "saved"))),
-            *page("/config/compare", lambda query, _: self._views.compare(field(query, "with"))),
-            *page("/config/changes", lambda query, _: self._views.changes()),
+            *page("/config", lambda query, _: views.config(field(query, "file"), saved=field(query, "saved"))),
+            *page("/config/compare", lambda query, _: views.compare(field(query, "with"))),
+            *page("/config/changes", lambda query, _: views.changes()),
             Route("/config/schema/{file}", self._schema),
-            Route(
-                "/config/check",
-                self._post(lambda form, *_: self._views.problems(field(form, "file"), field(form, "text"))),
-                methods=["POST"],
-            ),
-            Route("/config/preview", self._post(lambda form, *_: self._views.preview(form)), methods=["POST"]),
-            Route("/config/save", self._post(self._save), methods=["POST"]),
-            Route("/config/undo", self._get(lambda *_: self._views.undo())),
-            Route("/config/undo", self._post(self._undo), methods=["POST"]),
-            *page("/servers/{server}/pins", lambda _, request: self._views.pins(request.path_params["server"])),
-            Route(
-                "/servers/{server}/pins",
-                self._post(lambda _form, _by, request: self._views.pins(request.path_params["server"], ask=True)),
-                methods=["POST"],
-            ),
-            Route("/servers/{server}/approve", self._post(self._approve), methods=["POST"]),
+            post("/config/check", lambda form, *_: views.problems(field(form, "file"), field(form, "text"))),
+            post("/config/preview", lambda form, *_: views.preview(form)),
+            post("/config/save", self._save),
+            Route("/config/undo", self._get(lambda *_: views.undo())),
+            post("/config/undo", self._undo),
+            *page("/servers/{server}/pins", lambda _, request: views.pins(request.path_params["server"])),
+            post("/servers/{server}/pins", lambda _form, _by, at: views.pins(at.path_params["server"], ask=True)),
+            post("/servers/{server}/approve", self._approve),
         ]
 
     # --- what is posted ----------------------------------------------------------------------------------------------

@@ -184,10 +184,13 @@ class PageViews:
         )  # fmt: skip
 
     def _decision(self, run: RunRow, found: DecisionDetail) -> PageContent:
+        from bundle_router.review.sentences import selection_lines
+
         record = found.record
         return self._page(
             "decision.html", f"{record.step.role} / {record.step.step}", "/runs", found.line, run=run, found=found,
-            record=record, decision=record.decision, step=record.step, array=array_rows(found), heard=heard_of(found),
+            record=record, decision=record.decision, step=record.step, array=array_rows(found),
+            heard=[*selection_lines(record.decision.search, record.decision.model)],
             names=self._reader.known_names(run.run_id, record.seq),
         )  # fmt: skip
 
@@ -372,13 +375,6 @@ def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
 def tool_name(definition: Mapping[str, Any]) -> str:
     """Return the name of a definition in any provider's form."""
     return str(definition.get("name") or definition.get("function", {}).get("name", ""))
-
-
-def heard_of(found: DecisionDetail) -> list[str]:
-    """Return what search and the model had to say, in a line each."""
-    from bundle_router.review.sentences import selection_lines
-
-    return list(selection_lines(found.record.decision.search, found.record.decision.model))
 
 
 def _standing(name: str, found: DecisionDetail) -> tuple[str, str]:
