@@ -266,6 +266,18 @@ def test_what_is_cut_out_is_the_secret_in_its_own_spelling_and_nothing_else(text
     assert SecretRedactor().redact(text) == redacted
 
 
+@pytest.mark.parametrize("name", ["VENDOR_KEY", "QUOTED"])
+@pytest.mark.parametrize(
+    "written",
+    [bytes.hex, lambda value: value.hex().upper(), repr, lambda value: "".join(f"\\x{byte:02x}" for byte in value)],
+)
+def test_a_known_value_is_found_as_programs_print_bytes(name: str, written: Callable[[bytes], str]) -> None:
+    text = written(ENV[name].encode())
+    redacted = SecretRedactor(ENV).redact(f"sent <{text}> twice")
+    assert f"[redacted:env:{name}]" in redacted
+    assert text.strip("b'\"") not in redacted
+
+
 def test_values_that_overlap_a_rule_or_touch_each_other_are_named_by_their_variables() -> None:
     for part in (TOKEN[:20], TOKEN[5:20], TOKEN[-20:]):
         assert SecretRedactor({"PART": part}).redact(f"x {TOKEN} y") == "x [redacted:env:PART] y"

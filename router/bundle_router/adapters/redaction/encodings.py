@@ -1,4 +1,4 @@
-r"""Shows a text as its reader would see it: without escapes (`%3A`, `\"`, `\u003d`, colours), line folds, and base64.
+r"""Shows a text as its reader would see it: without escapes (`%3A`, `\x3a`, `\"`, `\u003d`), colours, folds, base64.
 
 A view is a decoded text that knows where each of its bytes came from, so that what is found in the view can be cut
 out of the original. Work is bounded by the caller, who counts the bytes of the views it asks for.
@@ -16,7 +16,7 @@ from typing import Final
 from bundle_router.adapters.redaction.automata import pattern
 from bundle_router.dataclass import dataclass
 
-ESCAPED: Final = r"""%[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
+ESCAPED: Final = r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
 """What a secret may hide behind in any text. The other escapes matter where something begins right behind them."""
 FORM: Final = r"=[\w.*~%-]*\+"
 """A parameter of a form, where `+` stands for a space."""
@@ -29,7 +29,7 @@ FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
 
 WRITTEN: Final = r"[\t\n\r -~]{12,}"
 
-ESCAPE: Final = re.compile(rb'%([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))|\x1b\[[0-9;]*[A-Za-z]')
+ESCAPE: Final = re.compile(rb'(?:%|\\x)([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))|\x1b\[[0-9;]*[A-Za-z]')
 _SIMPLE: Final = {98: b"\b", 102: b"\f", 110: b"\n", 114: b"\r", 116: b"\t"}
 _FOLD: Final = re.compile(rb"(?<=[A-Za-z0-9+/_-]{48})(?:\r?\n|\\n)[ \t]*(?=[A-Za-z0-9+/_-]{4})")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")

@@ -1,8 +1,8 @@
 """Values that are known to be secret, those of environment variables among them, in the spellings a record may carry.
 
-Plain, as part of a form, and in base64 at each of the three places a value can begin within a group of three bytes;
-`encodings` shows what stands beneath escapes. Values under 8 characters are left alone: redacting `true` or `8080`
-would eat the text.
+Plain, in hex, as part of a form, and in base64 at each of the three places a value can begin within a group of three
+bytes; `encodings` shows what stands beneath escapes. Values under 8 characters are left alone: redacting `true` or
+`8080` would eat the text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _base64_cores(value: bytes) -> Iterator[bytes]:
 
 def _spellings(value: str) -> Iterator[bytes]:
     plain = value.encode("utf-8", "surrogatepass")
-    yield plain
+    yield from (plain, plain.hex().encode(), plain.hex().upper().encode())
     yield quote_plus(plain).encode()
     yield from _base64_cores(plain)
 
