@@ -57,11 +57,12 @@ def elsewhere(*, stateful: bool = False) -> Iterator[str]:
         process.stdout.close()
 
 
-def write_config(folder: Path, url: str, faulty_url: str) -> Path:
+def write_config(folder: Path, url: str, faulty_url: str, timeout_s: float = 3.0) -> Path:
     config = folder / "config"
     config.mkdir()
     arguments = json.dumps(["-S", str(SERVER), "--also=huge_line,deep,fork"])
-    servers = f'transport = "stdio"\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\ntimeout_s = 3.0\n'
+    servers = f'transport = "stdio"\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n'
+    servers += f"timeout_s = {timeout_s}\n"
     texts = {
         "servers": f'[servers.s]\ntrust = "trusted"\n{servers}[servers.t]\ntrust = "trusted"\nurl = "{url}"\n'
         f'[servers.u]\ntrust = "trusted"\nurl = "{faulty_url}"\ntimeout_s = {TIMEOUT_S}\n',

@@ -23,14 +23,14 @@ ERAS = ("legacy", "auto")
 
 
 def png(side: int) -> bytes:
-    """A grey picture of noise, which is not compressed."""
+    """A grey picture that does not compress."""
     rows = b"".join(b"\0" + random.Random(side * 10_000 + row).randbytes(side) for row in range(side))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def wav() -> bytes:
