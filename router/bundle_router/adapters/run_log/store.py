@@ -156,21 +156,18 @@ class DiskRunStore:
     def _created(self, run_id: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
         self._check_place()
         while True:
-            log = self.open(run_id)
-            if log is None:
-                self._make(run_id, header, catalog)
-                continue
+            log = None
             try:
-                log.begin_writing()
-            except StorageError as trouble:
-                log.release()
-                if trouble.kind != "deleted":
+                if (log := self.open(run_id)) is not None:
+                    log.begin_writing()
+                    return log
+            except BaseException as trouble:  # who is interrupted keeps no descriptor, and no lock
+                if log is not None:
+                    log.release()
+                if not (isinstance(trouble, StorageError) and trouble.kind == "deleted"):
                     raise
-                continue  # it was pruned between our look and our lock: begin it anew
-            except BaseException:  # who is interrupted keeps no descriptor, and no lock
-                log.release()
-                raise
-            return log
+                continue  # it was pruned while we looked, or before our lock: begin it anew
+            self._make(run_id, header, catalog)
 
     def _check_place(self) -> None:
         """Make the runs directory, refuse one that is not private or has no locks, and clear what was left in it by
