@@ -142,14 +142,15 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def process(*words: str, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs while the context lasts, with the package of a checkout."""
+    """A process that runs while the context lasts, with the package of a checkout, whatever it was named then."""
+    is_moved = Path(checkout, "router", "bundle_router").is_dir()
     child = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{checkout}/router"},
+        env={**os.environ, "KEY": KEY, "PYTHONPATH": f"{checkout}/router" if is_moved else checkout},
     )
     try:
         yield child

@@ -54,8 +54,8 @@ async def load(call: Callable[[], Awaitable[object]], callers: int, calls: int) 
 
 
 async def measure(url: str, calls: int) -> None:
+    from bundle_router.adapters.loop import SessionsLoop
     from bundle_router.adapters.mcp import open_mcp_sessions
-    from bundle_router.adapters.mcp.loop import SessionsLoop
     from bundle_router.adapters.system import SystemClock
     from bundle_router.core.catalog import Server
     from mcp import Client
