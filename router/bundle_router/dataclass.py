@@ -51,7 +51,7 @@ class _Init:
 
 def _init_of(made: type) -> Callable[..., None]:
     """Return the `__init__` of a class of fields, compiled."""
-    names: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
+    names: dict[str, Any] = {"_MISSING": MISSING}
     positional: list[str] = ["self"]
     keyword: list[str] = []
     body: list[str] = []
@@ -68,7 +68,8 @@ def _init_of(made: type) -> Callable[..., None]:
         elif default:
             value = f"_default_{item.name}" if item.default is not MISSING else f"_make_{item.name}()"
         if item.init or default:
-            body.append(f" _set(self, {item.name!r}, {value})")
+            names[f"_set_{item.name}"] = getattr(made, item.name).__set__  # half the price of object.__setattr__
+            body.append(f" _set_{item.name}(self, {value})")
     if hasattr(made, "__post_init__"):
         body.append(" self.__post_init__()")
     parameters = ", ".join([*positional, *(["*", *keyword] if keyword else [])])

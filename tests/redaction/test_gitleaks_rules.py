@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.redaction import SecretRedactor
-from bundle_router.adapters.redaction.automata import pattern
 from bundle_router.adapters.redaction.detection import RuleBook
+from bundle_router.adapters.redaction.encodings import pattern
 
 from tests.profiles import rounds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from bundle_router.adapters.redaction import SecretRedactor
@@ -39,6 +40,10 @@ class Witness:
     def is_clean(self, text: str) -> bool:
         self.shown += text
         return REDACTOR.is_clean(text)
+
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        self.shown += json.dumps(texts)
+        return REDACTOR.redact_many(texts)
 
     def redact_value(self, value: Any) -> Any:
         self.shown += json.dumps(value)

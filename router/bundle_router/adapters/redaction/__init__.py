@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.redaction import json_walk as values
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
-from bundle_router.adapters.redaction.known_secrets import label_of
+from bundle_router.adapters.redaction.encodings import label_of
 
 __all__ = ["SecretRedactor"]
 
@@ -24,6 +24,8 @@ MAX_PASSES: Final = 6
 
 MAX_KEPT: Final = 64
 MAX_KEPT_CHARACTERS: Final = 256
+MAX_CLEAN: Final = 1_024
+MAX_CLEAN_CHARACTERS: Final = 1_024
 
 NAMED: Final = "named-secret"
 WITHHELD: Final = "withheld"
@@ -45,6 +47,8 @@ class SecretRedactor:
         self._keeping = threading.Lock()
         self._rules = RuleBook(self._configured) if self._configured else RuleBook.without_values()
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
+        self._clean: dict[str, None] = {}
+        """Short texts in which these rules found nothing: names and ids stand in one record after the other."""
 
     def keep(self, name: str, value: str) -> None:
         """Look for this value, too, from now on: `[redacted:token:<name>]`.
@@ -60,6 +64,7 @@ class SecretRedactor:
             rules = RuleBook({**self._configured, **kept})
             self._labels = self._labels | {label.encode() for label in rules.labels}  # before what may leave them
             self._rules, self._kept = rules, kept
+            self._clean = {}
 
     def redact(self, text: str) -> str:
         """Return the text without its secrets; the same object when there is none."""
@@ -85,8 +90,13 @@ class SecretRedactor:
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         """Return each text redacted, in one pass when all are clean: the same sequence then."""
+        clean = self._clean  # taken before the rules: what older ones let pass is noted where nobody looks any more
+        unknown = [text for text in texts if text not in clean]
         # Two newlines: they end whatever one text began, and don't look like a fold in base64.
-        if not self._rules.suspicious("\n\n".join(texts).encode("utf-8", "surrogatepass")):
+        if not self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
+            if len(clean) >= MAX_CLEAN:
+                clean.clear()
+            clean.update((text, None) for text in unknown if len(text) <= MAX_CLEAN_CHARACTERS)
             return texts
         redacted = [self.redact(text) for text in texts]
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bundle_router.adapters.redaction import encodings
-from bundle_router.adapters.redaction import known_secrets as environment
-from bundle_router.adapters.redaction.automata import PatternSet, literal, pattern
+from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
 from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed, is_long_token
 from bundle_router.dataclass import dataclass
@@ -207,7 +206,7 @@ class RuleBook:
     def __init__(self, known: Mapping[str, str]) -> None:
         shared = _shared_rules()
         probes, finders = list(shared.probes), dict(shared.finders)
-        values = environment.Values(known)
+        values = encodings.Values(known)
         if values.labels:  # which name a hit before any rule does
             finders[len(probes)] = [lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))]
             probes.append(values.regex)

@@ -6,15 +6,73 @@ out of the original. Work is bounded by the caller, who counts the bytes of the 
 
 from __future__ import annotations
 
+import base64
 import binascii
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Final
+from urllib.parse import quote_plus
 
-from bundle_router.adapters.redaction.automata import pattern
 from bundle_router.dataclass import dataclass
+from bundle_router.tools.expressions import compile_expression, compile_set
+
+# Expressions over bytes, whatever text they come from. Latin-1 mode matches bytes one by one: UTF-8 text keeps its
+# meaning, the automata stay small, and a byte string that is not UTF-8 (a cut character) is as searchable as any.
+
+SET_MEMORY: Final = 32 * 1024 * 1024
+"""Bytes that the automaton of a set may grow to. Text that needs more only gets slower."""
+
+
+class Pattern:
+    """One compiled pattern."""
+
+    __slots__ = ("_regexp", "groups")
+
+    def __init__(self, regex: bytes) -> None:
+        self._regexp = compile_expression(regex, latin1=True)
+        self.groups: int = self._regexp.groups
+
+    def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield the spans of the whole match and of each group, for each match that does not overlap the one before.
+
+        A group that took no part has the span (-1, -1).
+        """
+        count = self.groups + 1
+        for match in self._regexp.finditer(data, start, end):
+            yield tuple(match.span(group) for group in range(count))
+
+    def fullmatch(self, data: bytes) -> bool:
+        return self._regexp.fullmatch(data) is not None
+
+    def search(self, data: bytes) -> bool:
+        return self._regexp.search(data) is not None
+
+
+@cache
+def pattern(regex: str) -> Pattern:
+    """Compiles once per process. Raises ExpressionError on a pattern that RE2 does not take."""
+    return Pattern(regex.encode())
+
+
+def literal(data: str | bytes) -> str:
+    """Return a regex that matches just these bytes (of a str: its UTF-8)."""
+    raw = data.encode() if isinstance(data, str) else data
+    return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+class PatternSet:
+    """Many patterns as one automaton: which of them occur in a text, in one pass."""
+
+    __slots__ = ("matching",)
+
+    def __init__(self, regexes: list[str]) -> None:
+        compiled = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
+        self.matching: Callable[[bytes], list[int] | None] = compiled.Match
+        """Return the indexes of the patterns that occur, in no order; None when none does."""
+
 
 ESCAPED: Final = r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
 """What a secret may hide behind in any text. The other escapes matter where something begins right behind them."""
@@ -132,3 +190,59 @@ def _written(run: bytes, offset: int, at: int) -> Iterator[View]:
             return at + (first + start) * 4 // 3, min(at + length, at + -(-(first + end) * 4 // 3))
 
         yield View(decoded[first:last], origin)
+
+
+# --- values that are known to be secret -------------------------------------------------------------------------------
+# Those of environment variables too, in the spellings a record may carry: plain, hex, as part of a form, and in base64
+# at each of the three places a value can begin within a group of three bytes; the views show what stands beneath
+# escapes. Values under 8 characters are left alone: redacting `true` or `8080` would eat the text.
+
+
+MIN_CHARACTERS: Final = 8
+_LABEL_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+
+def _base64_cores(value: bytes) -> Iterator[bytes]:
+    """For each of the three alignments, the characters that depend on the value alone."""
+    for lead in range(3):
+        encoded = base64.b64encode(b"\0" * lead + value)
+        first = -(-lead * 8 // 6)
+        last = (lead + len(value)) * 8 // 6
+        core = encoded[first:last]
+        yield core
+        yield core.translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def _spellings(value: str) -> Iterator[bytes]:
+    plain = value.encode("utf-8", "surrogatepass")
+    yield from (plain, plain.hex().encode(), plain.hex().upper().encode())
+    yield quote_plus(plain).encode()
+    yield from _base64_cores(plain)
+
+
+def label_of(kind: str, name: str) -> str:
+    """Return what stands in place of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
+    return f"{kind}:{_LABEL_UNSAFE.sub('_', name)[:100]}"
+
+
+class Values:
+    """One alternation over every spelling of every value, the longest first. `labels_of`: label by value."""
+
+    def __init__(self, labels_of: Mapping[str, str]) -> None:
+        self._labels: dict[bytes, str] = {}
+        for value, label in labels_of.items():
+            for form in {value, value.strip()}:
+                if len(form) >= MIN_CHARACTERS:
+                    for spelling in _spellings(form):
+                        self._labels.setdefault(spelling, label)
+        spellings = sorted(self._labels, key=lambda spelling: (-len(spelling), spelling))
+        self.regex = "|".join(literal(spelling) for spelling in spellings)
+
+    @property
+    def labels(self) -> frozenset[str]:
+        return frozenset(self._labels.values())
+
+    def found(self, data: bytes) -> Iterator[tuple[int, int, str]]:
+        for spans in pattern(self.regex).spans(data):
+            start, end = spans[0]
+            yield start, end, self._labels[data[start:end]]

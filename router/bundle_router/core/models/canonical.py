@@ -9,10 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
+from typing import Any, Final
 
-encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
-"""Canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on other types."""
+_CHECKED: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+# `json` makes one of these anew for each value.
+_PIECES: Final = c_make_encoder(None, _CHECKED.default, encode_basestring_ascii, None, ":", ",", True, False, False)
+
+
+def encode(value: Any) -> str:
+    """Return the canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on
+    other types, RecursionError for what is nested too deep."""
+    try:
+        return "".join(_PIECES(value, 0))
+    except RecursionError:  # too deep, or a cycle
+        return _CHECKED.encode(value)
 
 
 class EncodedObject(dict[str, Any]):
@@ -27,6 +38,8 @@ class EncodedObject(dict[str, Any]):
 
 def encode_object(value: Mapping[str, Any]) -> str:
     """Return what `encode` does for an object; the text of an `EncodedObject` in it is taken as it is."""
+    if EncodedObject not in map(type, value.values()):
+        return encode(value)
     parts: list[str] = []
     others: dict[str, Any] = {}
     for name in sorted(value):

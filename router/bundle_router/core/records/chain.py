@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from bundle_router.core.models.canonical import digest, digest_of, encode_object
@@ -158,6 +158,7 @@ def encode_record(record: dict[str, Any]) -> str:
 
 class _Redactor(Protocol):
     def is_clean(self, text: str) -> bool: ...
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]: ...
     def redact_value(self, value: Any) -> Any: ...
 
 
@@ -166,8 +167,10 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     missed, so the common case is one look at the whole text; where that is not sure, value by value. Digests and times
     that the router itself made are not looked at (`_OWN_VALUE`). Raises as `seal` does."""
     text = encode_record(record)
-    is_flat = "step" not in record
-    if redactor is None or redactor.is_clean((is_flat and _texts_of(record)) or _OWN_FIELD.sub('""', text)):
+    if redactor is None:
+        return text
+    texts = _texts_of(record) if "step" not in record else []
+    if redactor.redact_many(texts) is texts if texts else redactor.is_clean(_OWN_FIELD.sub('""', text)):
         return text
     rest = {
         name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
@@ -175,7 +178,7 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     return text if redactor.redact_value(rest) is rest else encode_record(redactor.redact_value(record))
 
 
-def _texts_of(record: Mapping[str, Any]) -> str:
+def _texts_of(record: Mapping[str, Any]) -> list[str]:
     """Return the texts of a record that holds nothing but texts and numbers, and what the router made itself: as they
     are, since a quote that JSON escapes would have them all looked at one by one. Empty for another record."""
     texts: list[str] = []
@@ -184,8 +187,8 @@ def _texts_of(record: Mapping[str, Any]) -> str:
             if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(value):
                 texts.append(value)
         elif value and type(value) not in _NUMBERS and name not in OWN_OBJECTS:
-            return ""
-    return "\n\n".join(texts)
+            return []
+    return texts
 
 
 def with_opening(text: str, opening: str) -> str:

@@ -119,18 +119,19 @@ class RunFold:
             any_came = True
         return any_came
 
-    def take(self, record: Mapping[str, Any]) -> None:
-        """Take in the record that follows. One of a type that is not known changes nothing."""
+    def take(self, record: Mapping[str, Any], spent: Spent | None = None) -> None:
+        """Take in the record that follows. One of a type that is not known changes nothing. `spent` is what
+        `spent_after` said of it, where nothing came in between."""
         kind = record.get("type")
         if kind == "route.decided":
             self._take_decision(record)
         elif kind == "call.started":
             self._take_start(record)
         elif kind == "call.finished":
-            self._take_end(record)
+            self._take_end(record, spent)
         elif kind == "request.passed":
             if record["outcome"] != "budget":
-                self._count(record, began=True)
+                self._count(record, began=True, spent=spent)
         elif kind == "sub_run.opened":
             self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record["sub_run_id"])))
 
@@ -178,7 +179,7 @@ class RunFold:
             self._calls[key] = call
             self._key_of_call[call.call_id] = key
 
-    def _take_end(self, record: Mapping[str, Any]) -> None:
+    def _take_end(self, record: Mapping[str, Any], spent: Spent | None) -> None:
         began = record["call_id"] in self._open_calls
         self._open_calls.discard(record["call_id"])
         self._note_activity(record)
@@ -187,7 +188,7 @@ class RunFold:
             self._calls[key] = replace(self._calls[key], finished=record["seq"], outcome=record["outcome"])
         if record["outcome"] == "budget" or record.get("via") in NOT_COUNTED:
             return
-        self._count(record, began=not began)
+        self._count(record, began=not began, spent=spent)
 
     def _note_activity(self, record: Mapping[str, Any]) -> None:
         """Keep a call for its branch: what it does to the activation is worked out when that is asked for."""
@@ -202,14 +203,14 @@ class RunFold:
             self._spent[address] = budgets.begun(self._spent.get(address, _NOTHING))
         self.run_spent = budgets.begun(self.run_spent)
 
-    def _count(self, record: Mapping[str, Any], *, began: bool) -> None:
+    def _count(self, record: Mapping[str, Any], *, began: bool, spent: Spent | None = None) -> None:
         """Count the end of a call; `began`: its beginning too, which has no record of its own."""
         if began:
             self._begin(record["decision_id"])
         size, elapsed_ms = _size(record), record.get("elapsed_ms", 0.0)
         address = self._addresses.get(record["decision_id"])
         if address is not None:
-            self._spent[address] = _ended(self._spent.get(address, _NOTHING), record)
+            self._spent[address] = spent or _ended(self._spent.get(address, _NOTHING), record)
         self.run_spent = budgets.added(self.run_spent, size, elapsed_ms)
 
     def spent_after(self, record: Mapping[str, Any]) -> Spent:
