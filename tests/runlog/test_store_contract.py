@@ -136,7 +136,7 @@ def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path:
     def artifacts(path: str) -> RunArtifacts:
         return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
 
-    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts, storage=Counted())
+    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts, storage=Counted())  # type: ignore[arg-type]  # call by call
     log = begun(store)
     for number in range(1_000):
         log.append("routing", note(number, text="x" * 1_000))
@@ -277,7 +277,7 @@ def test_a_killed_process_is_known_to_be_gone_and_a_stopped_one_is_not(tmp_path:
 
 def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
     from bundle_router.adapters.run_log.directory import POSIX
-    from bundle_router.adapters.run_log.writers import FileSystem, refuse_without_locks
+    from bundle_router.adapters.run_log.store import FileSystem, refuse_without_locks
     from bundle_router.errors import StorageError
 
     class Unlocked:
@@ -290,9 +290,10 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
             return None
 
     refuse_without_locks(POSIX, tmp_path, FileSystem("nfs4", frozenset(("rw", "local_lock=none"))))
-    refuse_without_locks(Unlocked(), tmp_path, FileSystem("ext4"))
+    unlocked: Any = Unlocked()
+    refuse_without_locks(unlocked, tmp_path, FileSystem("ext4"))
     with pytest.raises(StorageError, match="does not honour file locks") as refused:
-        refuse_without_locks(Unlocked(), tmp_path, FileSystem("nfs4"))
+        refuse_without_locks(unlocked, tmp_path, FileSystem("nfs4"))
     assert refused.value.kind == "no_locks"
     with pytest.raises(StorageError, match=r"\(nfs, mounted with local_lock=all, nolock\)"):
         refuse_without_locks(POSIX, tmp_path, FileSystem("nfs", frozenset(("rw", "nolock", "local_lock=all"))))
@@ -300,7 +301,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_folder_lies_on_is_said_by_the_innermost_mount(tmp_path: Path) -> None:
-    from bundle_router.adapters.run_log.writers import FileSystem, file_system_of
+    from bundle_router.adapters.run_log.store import FileSystem, file_system_of
 
     shared = tmp_path / "a share"
     (shared / "runs").mkdir(parents=True)

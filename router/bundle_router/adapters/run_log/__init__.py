@@ -23,9 +23,9 @@ Rules:
 9. `run.json` is written when a run begins, when who writes it last closes it, when a closed run is written to again,
    and when something else is to be said of the whole (another catalog, a torn end).
 
-Order is the sequence; wall-clock times in the records are for people. The modules: `store` begins and opens runs, `log`
-follows the chain, appends and heals torn ends, `writers` says who is alive, `directory` keeps things private, over the
-seam to the operating system.
+Order is the sequence; wall-clock times in the records are for people. The modules: `store` begins and opens runs, and
+says who is alive, `log` follows the chain, appends and heals torn ends, `directory` keeps things private, over the seam
+to the operating system.
 """
 
 from __future__ import annotations

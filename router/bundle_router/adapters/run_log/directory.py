@@ -22,36 +22,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, RUN_SCHEMA, is_edited, sealed
 from bundle_router.errors import STORAGE_ADVICE, CorruptRun, RunBusy, StorageError, storage_error
 
 
-class Storage(Protocol):
-    """A few calls of `os` and `fcntl`, with their arguments and errors."""
-
-    def open(self, path: str, flags: int, mode: int = ..., *, dir_fd: int | None = ...) -> int: ...
-    def close(self, fd: int, /) -> None: ...
-    def mkdir(self, path: str, mode: int = ..., *, dir_fd: int | None = ...) -> None: ...
-    def chmod(self, path: str, mode: int, *, dir_fd: int | None = ...) -> None: ...
-    def fchmod(self, fd: int, mode: int, /) -> None: ...
-    def fstat(self, fd: int, /) -> os.stat_result: ...
-    def stat(self, path: str, *, dir_fd: int | None = ..., follow_symlinks: bool = ...) -> os.stat_result: ...
-    def flock(self, fd: int, operation: int, /) -> None: ...
-    def pread(self, fd: int, length: int, offset: int, /) -> bytes: ...
-    def write(self, fd: int, data: bytes, /) -> int: ...
-    def pwrite(self, fd: int, data: bytes, offset: int, /) -> int: ...
-    def ftruncate(self, fd: int, length: int, /) -> None: ...
-    def fdatasync(self, fd: int, /) -> None: ...
-    def fsync(self, fd: int, /) -> None: ...
-    def replace(self, source: str, target: str, *, src_dir_fd: int | None = ..., dst_dir_fd: int | None = ...) -> None:
-        """Atomic, within one directory."""
-
-
-class Posix:
-    """The real calls. EINTR is retried by Python itself (PEP 475)."""
+class Storage:
+    """A few calls of `os` and `fcntl`. EINTR is retried by Python itself (PEP 475)."""
 
     open = staticmethod(os.open)
     close = staticmethod(os.close)
@@ -70,7 +49,7 @@ class Posix:
     replace = staticmethod(os.replace)
 
 
-POSIX: Final[Storage] = Posix()
+POSIX: Final = Storage()
 
 _ADVICE: Final = {
     "deleted": STORAGE_ADVICE[errno.ENOENT],

@@ -752,9 +752,6 @@ class DiskRunLog:
                     self._storage.close(segment.fd)
                 segment.fd = -1
 
-    def __repr__(self) -> str:
-        return f"DiskRunLog({self.path!r}, next_seq={self.next_seq})"
-
 
 def _has_catalog(header: Mapping[str, Any], revision: str) -> bool:
     return any(entry.get("revision") == revision for entry in header["catalogs"])
@@ -770,5 +767,3 @@ def _abandon_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)
-
-__all__ = ["DiskRunLog", "RunLogSetting"]
