@@ -102,7 +102,7 @@ OWNERS = {
         "router/bundle_router/deferral/upstream.py",
     },
     "mcp": {
-        "router/bundle_router/adapters/mcp/tracing.py",
+        "router/bundle_router/adapters/mcp/quiet.py",
         "router/bundle_router/adapters/mcp/sdk.py",
         "router/bundle_router/adapters/mcp/oauth.py",
         "router/bundle_router/serving/mcp/protocol.py",
@@ -134,7 +134,7 @@ OWNERS = {
     "opentelemetry": {
         "router/bundle_router/serving/telemetry.py",
         "router/bundle_router/serving/mcp/direct.py",
-        "router/bundle_router/adapters/mcp/tracing.py",
+        "router/bundle_router/adapters/mcp/quiet.py",
     },
     "uvicorn": {"router/bundle_router/serving/listener.py", "router/bundle_router/deferral/proxy.py"},
     "httpx2": {"router/bundle_router/adapters/mcp/http.py"},

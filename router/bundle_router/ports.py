@@ -329,6 +329,9 @@ class ToolServers(Sessions, Protocol):
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         """Return the last listing, however old, without contacting anybody."""
 
+    def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+        """Return what `definitions` would give without contacting anybody; None where it would ask the server."""
+
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
     ) -> ServerReply:

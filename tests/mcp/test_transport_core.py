@@ -13,9 +13,8 @@ from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
-from bundle_router.core.tools.transport.concurrency import Gate
+from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection, Leases
 from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.leases import HeldConnection, Leases
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 from hypothesis import given
 from hypothesis import strategies as st

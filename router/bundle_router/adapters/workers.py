@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _LAST: Final = 100
 _SWITCH_S: Final = 0.001
+_Job = tuple[int, int, Callable[[], None] | None]
 Stage = Literal["read", "taken_apart", "shaped"]
 _RANKS: Final[dict[Stage, int]] = {"shaped": 0, "taken_apart": 1, "read": 2}
 """What is further on comes first, so that few large results are whole in memory at a time: each collection of garbage
@@ -31,18 +32,20 @@ class Workers:
     Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
     """
 
-    def __init__(self, limit: int, name: str = "bundle-router-tool") -> None:
+    def __init__(self, limit: int, name: str = "bundle-router-tool", *, ranked: bool = False) -> None:
         self._limit = limit
         self._name = name
         self._numbers = itertools.count()
-        self._waiting: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]] = queue.PriorityQueue()
+        # The first has locks of its own, in Python: twice the price of the second.
+        self._waiting: queue.PriorityQueue[_Job] | queue.SimpleQueue[_Job]
+        self._waiting = queue.PriorityQueue() if ranked else queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0
 
     def submit(self, work: Callable[[], T], rank: int = 0) -> asyncio.Future[T]:
-        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy: the
-        lowest rank is first, and what came first among equals.
+        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy: where
+        work is `ranked` the lowest rank is first, and what came first among equals.
 
         Raises ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
         loop = asyncio.get_running_loop()
@@ -98,7 +101,7 @@ class Workers:
 
 @lru_cache(maxsize=1)
 def _one_at_a_time(_process: int) -> Workers:
-    return Workers(1, "large-results")  # it stays for as long as the process
+    return Workers(1, "large-results", ranked=True)  # it stays for as long as the process
 
 
 def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:

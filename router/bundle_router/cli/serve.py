@@ -120,7 +120,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
     address = ServiceAddress(arguments.host, arguments.port, tuple(arguments.name), *tls, arguments.without_tls)
     tokens = AccessTokens(arguments.tokens) if arguments.tokens else None
     address.refuse_open(has_tokens=tokens is not None)
-    from bundle_router.adapters.mcp.loop import share_running_loop
+    from bundle_router.adapters.loop import share_running_loop
 
     share_running_loop()
     stop = asyncio.Event()

@@ -19,10 +19,9 @@ import importlib
 import inspect
 import json
 import pkgutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -234,7 +233,7 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun, gone, asked = threading.Event(), threading.Event(), time.monotonic()
+        begun, gone, asked = list[bool](), list[bool](), time.monotonic()
 
         def context() -> ToolContext:
             return ToolContext(
@@ -242,7 +241,7 @@ class LocalSessions:
                 settings=self._settings,
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
                 max_bytes=self._limits.max_result_bytes,
-                cancelled=gone.is_set,
+                cancelled=lambda: bool(gone),
                 protected=self._protected,
                 hidden=self._hidden,
                 within=place.within,
@@ -250,19 +249,19 @@ class LocalSessions:
             )
 
         def run() -> RawResult:
-            begun.set()
-            return NEVER_BEGUN if gone.is_set() else self._run(entry, arguments, context())
+            begun.append(True)
+            return NEVER_BEGUN if gone else self._run(entry, arguments, context())
 
         async def run_here() -> RawResult:
             async with self._turn():
-                begun.set()
+                begun.append(True)
                 return await self._run_here(entry, arguments, context())
 
         if inspect.iscoroutinefunction(entry.run):
             work: asyncio.Future[RawResult] = asyncio.ensure_future(run_here())
             stop: Callable[[], object] = work.cancel
         else:
-            work, stop = self._workers.submit(run), gone.set
+            work, stop = self._workers.submit(run), partial(gone.append, True)
         # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -270,14 +269,14 @@ class LocalSessions:
             if work.done():
                 return work.result()
             stop()
-            if not begun.is_set():
+            if not begun:
                 return _busy(server, tool, timeout_s, self._limits.max_concurrent_calls)
             await asyncio.wait({work}, timeout=GRACE_S)
             if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
                 return work.result()  # its own word for it may say how far it came
         finally:
             stop()
-            gone.set()
+            gone.append(True)
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.connection import Connection
-from bundle_router.adapters.mcp.faults import LIST_AGAIN, NEVER_AGAIN, OUR_OWN, RpcError, ServerFault
-from bundle_router.adapters.mcp.following import ResourceSubscriptions
-from bundle_router.adapters.mcp.guards import Busy, CircuitOpen, Guards
-from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import SessionPool, given_in
-from bundle_router.adapters.mcp.processes import ProcessSupervisor
-from bundle_router.adapters.mcp.results import (
+from bundle_router.adapters.mcp.faults import (
+    LIST_AGAIN,
+    NEVER_AGAIN,
+    OUR_OWN,
+    Busy,
+    CircuitOpen,
+    RpcError,
+    ServerFault,
     answered,
     busy,
     circuit_open,
@@ -34,12 +34,17 @@ from bundle_router.adapters.mcp.results import (
     told_no,
     unanswered,
 )
+from bundle_router.adapters.mcp.lists import Lists, read_pages
+from bundle_router.adapters.mcp.pool import ResourceSubscriptions, SessionPool, given_in
+from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Data
-from bundle_router.core.models.breaker import End
+from bundle_router.core.models.breaker import Breaker, End, Ticket
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
 from bundle_router.core.tools.shaping import is_small
+from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.concurrency import Gate
 from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
 from bundle_router.ports import Clock, Diagnostics
@@ -52,6 +57,73 @@ T = TypeVar("T")
 _REAP_S = 15.0
 _INLINE_CHARS = 32_768
 """Results up to this size are taken apart on the sessions' loop; larger ones in a thread."""
+
+
+Waiter = asyncio.Future[None]
+
+
+class Guards:
+    """Who may call a server now: the circuit breaker of each, and the queue before all of them, with the waiting."""
+
+    def __init__(self, bounds: Bounds, clock: Clock) -> None:
+        self._gate: Gate[Waiter] = Gate(bounds)
+        self._breakers: dict[str, Breaker] = {}
+        self._terms = bounds.breaker
+        self._clock = clock
+
+    async def enter(self, server: str, deadline: float) -> None:
+        """Take one of the places, until `leave`. Raises Busy."""
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        verdict = self._gate.enter(server, waiter)
+        if verdict == "busy":
+            raise Busy
+        if verdict == "wait":
+            await self._turn(server, waiter, deadline - loop.time())
+
+    async def _turn(self, server: str, waiter: Waiter, timeout_s: float) -> None:
+        try:
+            done, _ = await asyncio.wait((waiter,), timeout=max(timeout_s, 0.0))
+        except asyncio.CancelledError:
+            if not self._gate.withdraw(server, waiter):
+                self.leave(server)
+            raise
+        if not done:
+            self._gate.withdraw(server, waiter)
+            raise Busy
+
+    def leave(self, server: str) -> None:
+        """Give the place to who is next."""
+        for waiter in self._gate.leave(server):
+            waiter.set_result(None)
+
+    # --- the breakers ------------------------------------------------------------------------------------------------
+
+    def admit(self, server: str) -> Ticket:
+        """Leave to contact the server. Raises CircuitOpen."""
+        now = self._clock.monotonic_ns()
+        breaker, ticket = self.breaker(server).admit(now)
+        self._breakers[server] = breaker
+        if ticket is None:
+            raise CircuitOpen(breaker.opens_again_in_s(now))
+        return ticket
+
+    def settle(self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None) -> bool:
+        """Return what became of it (None: nobody waited for the end). True when this has just opened the breaker."""
+        before = self.breaker(server)
+        if end is None:
+            after = before.release(ticket)
+        else:
+            after = before.settle(ticket, end, self._clock.monotonic_ns(), retry_after_s)
+        self._breakers[server] = after
+        return after.open_until_ns is not None and after.epoch != before.epoch
+
+    def breaker(self, server: str) -> Breaker:
+        return self._breakers.get(server) or Breaker(self._terms)
+
+    def counts(self, server: str) -> tuple[int, int]:
+        """Return how many calls run and wait."""
+        return self._gate.count(server)
 
 
 class Hub:
@@ -106,7 +178,8 @@ class Hub:
             result = await self._queued(server, name, work, timeout_s)
         except RpcError as error:
             result = refused(name, error, scope.client)
-        return replace(result, queued_ms=queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000)
+        waited_ms = queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000
+        return RawResult(result.blocks, result.outcome, result.code, result.answer, waited_ms)
 
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
@@ -129,8 +202,11 @@ class Hub:
         """Return what comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with self.guards.place(server.name, deadline):
+            await self.guards.enter(server.name, deadline)
+            try:
                 return await self._with_breaker(server, lambda: work(deadline))
+            finally:
+                self.guards.leave(server.name)
         except Busy:
             return busy(name, server.name)
         except CircuitOpen as circuit:
@@ -180,15 +256,17 @@ class Hub:
     async def _request(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
-        async with self.pool.lease(server, scope, deadline) as connection:
+        held, connection = await self.pool.acquire(server, scope, deadline)
+        try:
             entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
             schema = entry.schemas.get(params["name"]) if entry is not None else None
-            try:
-                left = deadline - asyncio.get_running_loop().time()
-                return await connection.request(method, params, max(left, 0.0), schema, scope.client)
-            except ServerFault as fault:
-                self._let_go(connection, fault)
-                raise
+            left = deadline - asyncio.get_running_loop().time()
+            return await connection.request(method, params, max(left, 0.0), schema, scope.client)
+        except ServerFault as fault:
+            self._let_go(connection, fault)
+            raise
+        finally:
+            self.pool.release(held)
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
         """Dooms a connection that has ended. Of the calls that ended with it, one counts against the server."""
@@ -218,12 +296,14 @@ class Hub:
         return await self.lists.get(server, scope, fresh=fresh)
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
-        async with self.pool.lease(server, scope, deadline) as connection:
-            try:
-                return await read_pages(connection, server.name, self._bounds)
-            except ServerFault as fault:
-                self._let_go(connection, fault)
-                raise
+        held, connection = await self.pool.acquire(server, scope, deadline)
+        try:
+            return await read_pages(connection, server.name, self._bounds)
+        except ServerFault as fault:
+            self._let_go(connection, fault)
+            raise
+        finally:
+            self.pool.release(held)
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
         async def work() -> tuple[Listing, float | None]:

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from bundle_router.adapters.mcp.connection import Connection
-from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, ServerFault
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.leases import HeldConnection, Leases
+from bundle_router.core.tools.transport.concurrency import HeldConnection, Leases
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.ports import Clock
 
@@ -48,16 +47,8 @@ class SessionPool:
         self._stateful: set[str] = set()
         self._closed = False
 
-    @asynccontextmanager
-    async def lease(self, server: Server, scope: Scope, deadline: float) -> AsyncIterator[Connection]:
-        """Give a live connection, for the block. `deadline` is on the loop's clock. Raises ServerFault."""
-        held, connection = await self._acquire(server, scope, deadline)
-        try:
-            yield connection
-        finally:
-            self._release(held)
-
-    async def _acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[HeldConnection[Key], Connection]:
+    async def acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[HeldConnection[Key], Connection]:
+        """Return a live connection, until `release`. `deadline` is on the loop's clock. Raises ServerFault."""
         if self._closed:
             raise ServerFault("closed", CLOSED)
         self.reap()
@@ -71,13 +62,13 @@ class SessionPool:
             try:
                 connection = await self._opened(held, deadline)
             except BaseException:  # who is interrupted gives the connection back, too
-                self._release(held)
+                self.release(held)
                 raise
             if connection.alive and (server.shared or held.key == self._key(server, scope)):
                 return held, connection
             if not connection.alive:
                 self._doom(held)
-            self._release(held)
+            self.release(held)
         raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
 
     async def _opened(self, held: HeldConnection[Key], deadline: float) -> Connection:
@@ -129,7 +120,7 @@ class SessionPool:
         if self._leases.doom(held):
             self._end([held])
 
-    def _release(self, held: HeldConnection[Key]) -> None:
+    def release(self, held: HeldConnection[Key]) -> None:
         if self._leases.release(held, self._clock.monotonic_ns()):
             self._end([held])
 
@@ -190,3 +181,80 @@ async def _end(work: asyncio.Task[Connection]) -> None:
         await asyncio.wait((work,))
     if not work.cancelled() and work.exception() is None:
         await work.result().close()
+
+
+# --- resources that are followed --------------------------------------------------------------------------------------
+# A resource that somebody wants to know the changes of has a task, which holds a connection and listens on it.
+# 1. What is entered in a task is left in it (see `connection`): the task leases, subscribes, listens, and ends it all.
+# 2. A connection that ends is made again after a while; what may have changed meanwhile counts as changed.
+# 3. Nobody's wish outlives its run, or the sessions.
+
+
+AGAIN_S = 30.0
+Updated = Callable[[], None]
+
+
+class ResourceSubscriptions:
+    """Everything on one event loop."""
+
+    def __init__(self, pool: SessionPool, bounds: Bounds) -> None:
+        self._pool = pool
+        self._bounds = bounds
+        self._tasks: dict[asyncio.Task[None], str] = {}
+
+    async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], None]:
+        """Return, once the server has agreed, what ends it (on this loop). Raises ServerFault, RpcError."""
+        agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.get_running_loop().create_task(self._follow(server, scope, uri, updated, agreed))
+        self._tasks[task] = scope.run_id
+        task.add_done_callback(lambda done: self._tasks.pop(done, None) is None or done.cancelled() or done.exception())
+        try:
+            await asyncio.wait((task, agreed), return_when=asyncio.FIRST_COMPLETED)
+            if not agreed.done():
+                task.result()
+                raise ServerFault("closed", "it was ended before the server agreed")
+
+            def end() -> None:
+                task.cancel()
+
+            return end
+        except BaseException:  # who is interrupted leaves nobody following, too
+            task.cancel()
+            raise
+
+    async def _follow(
+        self, server: Server, scope: Scope, uri: str, updated: Updated, agreed: asyncio.Future[None]
+    ) -> None:
+        EXCHANGE.set(RequestState(many=True))
+        loop = asyncio.get_running_loop()
+
+        def begun() -> None:
+            if agreed.done():
+                updated()
+            else:
+                agreed.set_result(None)
+
+        while True:
+            try:
+                held, connection = await self._pool.acquire(server, scope, loop.time() + self._bounds.connect_s)
+                try:
+                    await connection.follow(uri, updated, begun)
+                finally:
+                    self._pool.release(held)
+            except (ServerFault, RpcError):
+                if not agreed.done():
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    async def close_run(self, run_id: str) -> None:
+        """End what was begun for the run."""
+        await self._end([task for task, owner in self._tasks.items() if owner == run_id])
+
+    async def close(self) -> None:
+        await self._end(list(self._tasks))
+
+    @staticmethod
+    async def _end(tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,10 +7,13 @@ Only what is said in the tasks of sessions and endpoints is taken; a host applic
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from functools import cache
+from typing import Any, Final
 
 LOGGERS: Final = (
     "client",
@@ -58,3 +61,49 @@ class _Filter(logging.Filter):
 
 _EAR: Final[ContextVar[LogListener | None]] = ContextVar("bundle_router_sdk_log", default=None)
 _FILTER: Final = _Filter()
+
+
+# --- what of the caller's trace goes along with a call ----------------------------------------------------------------
+# Its span, and never its baggage: the SDK injects whatever the global propagator finds in the context into requests to
+# third parties; baggage holds what a host application put there for itself.
+
+
+def trace_only(context: Context) -> Context:
+    """Put the caller's current span, and nothing else, into the context that a call will run in."""
+    if "opentelemetry.trace" in sys.modules:
+        span = _trace().get_current_span()
+        if span.get_span_context().is_valid:
+            from opentelemetry import context as otel
+
+            context.run(otel.attach, _trace().set_span_in_context(span, otel.Context()))
+    return context
+
+
+@cache
+def _trace() -> Any:
+    """Return `opentelemetry.trace`: every call asks it."""
+    from opentelemetry import trace
+
+    return trace
+
+
+def is_traced() -> bool:
+    """Return whether somebody takes spans, or there is one to go on with."""
+    trace = _trace()
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return True
+    return bool(trace.get_current_span().get_span_context().is_valid)
+
+
+@contextmanager
+def traced(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
+    """Give the span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
+    from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
+    from opentelemetry.trace import SpanKind
+
+    target = params.get("name")
+    name = f"MCP send {method}{f' {target}' if isinstance(target, str) else ''}"
+    attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(number)}
+    with otel_span(name, kind=SpanKind.CLIENT, attributes=attributes):
+        inject_trace_context(params.setdefault("_meta", {}))
+        yield

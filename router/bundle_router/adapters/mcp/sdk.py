@@ -44,7 +44,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
-from bundle_router.adapters.mcp.tracing import traced
+from bundle_router.adapters.mcp.quiet import is_traced, traced
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.lines import cut_deep
 from bundle_router.core.tools.transport.pass_through import (
@@ -198,6 +198,8 @@ class RawSession(ClientSession):
         """As `request`, by `carrier`, which there has to be. Raises ServerFault, RpcError, Elsewhere."""
         params, opts = await self._stamped(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
+        if not is_traced():
+            return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
         with traced(method, self.carrier.number, params):
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
 

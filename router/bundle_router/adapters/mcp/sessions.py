@@ -17,14 +17,12 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.json_schema import SchemaChecker
+from bundle_router.adapters.loop import SessionsLoop
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
-from bundle_router.adapters.mcp.faults import RpcError, ServerFault
-from bundle_router.adapters.mcp.guards import CircuitOpen
-from bundle_router.adapters.mcp.loop import SessionsLoop
+from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
 from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import LogListener
-from bundle_router.adapters.mcp.results import MAX_MESSAGE
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.tool_servers import (
     EVERYONE,
@@ -149,10 +147,8 @@ class McpSessions:
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
         entry = self._entry(server)
-        if self._hub is not None and not fresh:
-            listing = self._hub.lists.fresh(server, scope.principal)
-            if listing is not None:
-                return listing
+        if not fresh and (listing := self.fresh(server, scope=scope)) is not None:
+            return listing
 
         async def work() -> Listing:
             return await self._made().definitions(entry, scope, fresh=fresh)
@@ -169,6 +165,9 @@ class McpSessions:
     @property
     def changes(self) -> int:
         return self._hub.lists.changes if self._hub is not None else 0
+
+    def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+        return self._hub.lists.fresh(server, scope.principal) if self._hub is not None else None
 
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         entry = self._hub.lists.known(server, scope.principal) if self._hub is not None else None
@@ -268,7 +267,7 @@ class McpSessions:
                 )
 
     def _context(self) -> Context:
-        from bundle_router.adapters.mcp.tracing import trace_only
+        from bundle_router.adapters.mcp.quiet import trace_only
 
         context = Context()
         context.run(self._ear.listen)

@@ -81,7 +81,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         blobs=references.blobs,
         original_bytes=sum(_size(block) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
-        rule="+".join(rule for rule in _RULES if rules.get(rule)) or "as_is",
+        rule="+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is",
         flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
         parts=tuple(one.part for one in pieces) if text is shown and any(one.uri for one in pieces) else (),
     )

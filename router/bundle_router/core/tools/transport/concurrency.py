@@ -10,6 +10,8 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from bundle_router.core.tools.transport.bounds import Bounds
@@ -84,3 +86,100 @@ class Gate(Generic[W]):
             if queue is not None and not queue:
                 del self._queues[server]
         return admitted
+
+
+# --- which connections are held ---------------------------------------------------------------------------------------
+# By how many calls, and which may be closed: bookkeeping over keys, without connections.
+# 1. A connection is closed when nobody holds it, never before. One that is to go is *doomed*: no new call gets it, and
+#    it goes with its last lease.
+# 2. A key has at most one connection that is not doomed. Asking for a key whose connection is doomed gives a new one.
+# 3. Idle connections go after `idle_s`. When more than `max_open` are held, the one unused for longest goes first.
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class HeldConnection(Generic[K]):
+    """One connection's entry. `number` tells apart the successive connections of a key."""
+
+    key: K
+    number: int
+    leases: int = 0
+    used_ns: int = 0
+    doomed: bool = False
+
+
+class Leases(Generic[K]):
+    """The entries. Whoever is returned by `release`, `doom` or `idle` is to be closed by the caller, now."""
+
+    def __init__(self, *, idle_s: float, max_open: int) -> None:
+        self._idle_ns = int(idle_s * 1e9)
+        self._max_open = max_open
+        self._current: dict[K, HeldConnection[K]] = {}
+        self._doomed: dict[int, HeldConnection[K]] = {}
+        self._next = 0
+
+    def acquire(self, key: K, now_ns: int) -> tuple[HeldConnection[K], bool]:
+        """Take a lease; True when the connection is a new one that has to be opened."""
+        held = self._current.get(key)
+        new = held is None
+        if held is None:
+            self._next += 1
+            held = self._current[key] = HeldConnection(key, self._next)
+        held.leases += 1
+        held.used_ns = now_ns
+        return held, new
+
+    def load(self, key: K) -> int:
+        """Return how many hold the key's connection, for choosing among several: one that is idle (0) before one that
+        is not open (1), and that before one that is busy."""
+        held = self._current.get(key)
+        return 1 if held is None else 2 * held.leases
+
+    def release(self, held: HeldConnection[K], now_ns: int) -> bool:
+        """Give a lease back. True when the connection is to be closed."""
+        held.leases -= 1
+        held.used_ns = now_ns
+        if held.leases == 0 and held.doomed:
+            self._doomed.pop(held.number, None)
+            return True
+        return False
+
+    def doom(self, held: HeldConnection[K]) -> bool:
+        """No new lease on it. True when it is to be closed now, False when its last lease will (or did)."""
+        if held.doomed:
+            return False
+        held.doomed = True
+        if self._current.get(held.key) is held:
+            del self._current[held.key]
+        if held.leases:
+            self._doomed[held.number] = held
+            return False
+        return True
+
+    def doom_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
+        """Dooms every current connection with such a key; those nobody holds are returned."""
+        return [held for held in list(self._current.values()) if wanted(held.key) and self.doom(held)]
+
+    def idle(self, now_ns: int) -> list[HeldConnection[K]]:
+        """Return what is to be closed because nobody used it for long, or because too many are open."""
+        unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
+        too_many = max(0, len(self._current) - self._max_open)
+        gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
+        return [held for held in gone if self.doom(held)]
+
+    def move(self, held: HeldConnection[K], key: K) -> None:
+        """Give a connection another key, where that is free; only who asks for the new one gets it from now on."""
+        if held.doomed or key in self._current:
+            return
+        del self._current[held.key]
+        held.key = key
+        self._current[key] = held
+
+    def all(self) -> list[HeldConnection[K]]:
+        """Return every connection that is held or kept."""
+        return [*self._current.values(), *self._doomed.values()]
+
+    def __len__(self) -> int:
+        return len(self._current) + len(self._doomed)
