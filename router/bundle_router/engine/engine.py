@@ -165,6 +165,7 @@ class Engine:
             if decision_id and decision_id != decided.id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
             activation = run.fold.activation(branch)
+            next_seq = run.log.next_seq
         limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
@@ -179,7 +180,13 @@ class Engine:
             principals=run.fold.principals,
             outdated=decided.decision.catalog_revision != self.catalog.revision,
             superseded=superseded,
+            next_seq=next_seq,
         )
+
+    def _still_stands(self, run: OpenRun, state: RunState) -> bool:
+        """Return whether all that a state of a run was made of is as it was, as far as is known here."""
+        is_same = run.parent_id is None and run.log.next_seq == state.next_seq
+        return is_same and self._machine.facts(state.step.principal) is state.facts
 
     async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
         """As `state`, without holding an event loop for long."""
@@ -293,7 +300,9 @@ class Engine:
             return await self._once(at, request.with_arguments(filled), state, decision_id)
 
     async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
-        if isinstance(request.name, str) and self._has_budget(run, state, request):
+        if not isinstance(request.name, str) or self._discovery.is_verified(request.name, state):
+            return
+        if self._has_budget(run, state, request):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
     async def _once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
@@ -320,7 +329,8 @@ class Engine:
         `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
         while True:
             checked = await check_arguments(self.ports, state, recordable(request.name), request.arguments)
-            state = await self.state_async(at.run.id, decision_id, reads_on=False)
+            if not self._still_stands(at.run, state):
+                state = await self.state_async(at.run.id, decision_id, reads_on=False)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)

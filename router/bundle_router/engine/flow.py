@@ -1,4 +1,4 @@
-"""What the flows of the engine need: the ports, and two drivers for a flow that may have to wait.
+"""What the flows of the engine need: the ports, results used again, and two drivers for a flow that may have to wait.
 
 A flow is a generator. It yields what it has to wait for, and is given what came of it: work that blocks, or something
 to await. `drive` runs it on an event loop, `drive_from_thread` on a thread without one. So each flow is written once.
@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from bundle_router.core.catalog import Catalog, Reuse
+from bundle_router.core.models import Block, Outcome
+from bundle_router.core.models.artifacts import Stored
 from bundle_router.core.tools.meta_tools.artifact_pages import Finder
-from bundle_router.core.tools.shaping import MediaFacts
+from bundle_router.core.tools.reusable_results import (
+    KeptResult,
+    ResultCache,
+    ReusableCall,
+    is_read_only,
+    key_of,
+    may_keep,
+    place_of,
+    reuse_of,
+)
+from bundle_router.core.tools.shaping import MediaFacts, Shaped
+from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.dataclass import dataclass
-from bundle_router.engine.reuse import ResultReuse
 from bundle_router.errors import RunBusy, StorageError
 from bundle_router.ports import (
     Clock,
@@ -37,6 +52,113 @@ QUICK_S: Final = 0.005
 """How long an event loop waits for the store; what takes longer is tried again in a thread."""
 PATIENT_S: Final = 5.0
 """How long a thread waits for the store."""
+
+
+# --- results used again -----------------------------------------------------------------------------------------------
+# Of calls that only read (see `bundle_router.core.tools.reusable_results` for which):
+# 1. Every call comes here admitted: policy, pins and arguments were judged for it, and its start is on disk. A result
+#    that is used again stands in the record of the call that used it, with the call it came from.
+# 2. The same call that is under way is made once: who comes meanwhile waits for it. If nothing comes of it that may be
+#    used again (it fails, is cancelled), each of those makes the call itself.
+# 3. Nothing that was read before a change ended is kept, and nobody joins a call that began before one.
+# 4. Callers may be on any thread and event loop. Nothing is awaited while the lock is held.
+
+S_IN_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What making a call gave, shaped. `source` is the call whose result it is, where that is another; `answer` the
+    server's own, where an agent's client is to have it; `whole` the result as it came, where that was asked for;
+    `queued_ms` how long it waited here for its turn."""
+
+    outcome: Outcome
+    code: str
+    shaped: Shaped
+    source: str = ""
+    answer: ServerReply | None = None
+    stored: tuple[Stored, ...] = ()
+    joined: tuple[tuple[str, str], ...] = ()
+    whole: tuple[Block, ...] | None = None
+    queued_ms: float = 0.0
+
+
+Work = Callable[[], Awaitable[CallOutcome]]
+
+
+@dataclass(eq=False, slots=True)
+class _CallUnderWay:
+    """A call under way. `stale`: something may have changed since it began."""
+
+    place: str
+    done: Future[KeptResult | None]
+    stale: bool = False
+
+
+class ResultReuse:
+    """The results that a process keeps to use them again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._cache = ResultCache()
+        self._under_way: dict[str, _CallUnderWay] = {}
+        self._lock = threading.Lock()
+
+    async def get_or_call(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> CallOutcome:
+        """Return what `work` comes to, or what the same call came to before."""
+        reuse = reuse_of(catalog, asked.tool)
+        if reuse is None:
+            return await self.call_fresh(catalog, asked.tool, work)
+        key = key_of(catalog, asked, reuse)
+        with self._lock:
+            kept = self._cache.get(key, self._clock.monotonic_ns())
+            leader = self._under_way.get(key)
+            if kept is None and leader is None:
+                own = self._under_way[key] = _CallUnderWay(place_of(catalog, asked.tool), Future())
+        if kept is None and leader is None:
+            return await self._lead(own, key, reuse, call_id, work)
+        if kept is None and leader is not None:
+            # Shielded, as one who goes away must not take the answer from the others.
+            kept = await asyncio.shield(asyncio.wrap_future(leader.done))
+        return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
+
+    async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
+        """Return what `work` comes to, in no case what was kept. What it may change is stale."""
+        if is_read_only(catalog, tool):
+            return await work()
+        with self._changing(place_of(catalog, tool)):
+            return await work()
+
+    async def _lead(self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work) -> CallOutcome:
+        kept: KeptResult | None = None
+        try:
+            outcome = await work()
+            if outcome.outcome == "ok":
+                until_ns = self._clock.monotonic_ns() + int(reuse.ttl_s * S_IN_NS)
+                kept = may_keep(outcome.shaped, call_id, until_ns)
+            return outcome
+        finally:
+            with self._lock:
+                if self._under_way.get(key) is leader:
+                    del self._under_way[key]
+                if kept is not None and not leader.stale:
+                    self._cache.put(key, leader.place, kept)
+            leader.done.set_result(kept)
+
+    @contextmanager
+    def _changing(self, place: str) -> Iterator[None]:
+        """While something there may change."""
+        self._empty(place)
+        try:
+            yield
+        finally:
+            self._empty(place)
+
+    def _empty(self, place: str) -> None:
+        with self._lock:
+            self._cache.empty(place)
+            for key in [key for key, leader in self._under_way.items() if leader.place == place]:
+                self._under_way.pop(key).stale = True
 
 
 def no_patterns(pattern: str) -> Finder:
@@ -124,13 +246,13 @@ class Awaited:
 Flow = Generator[InThread | OnStore | Awaited, Any, T]
 
 
-async def drive(flow: Flow[T]) -> T:
-    """Run a flow to its end on this event loop."""
+async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awaitable[Any]] | None = None) -> T:
+    """Run a flow to its end on this event loop; `do` does what it waits for."""
     try:
         wanted = next(flow)
         while True:
             try:
-                found = await _done(wanted)
+                found = await (do or _done)(wanted)
             except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
                 wanted = flow.throw(error)
             else:
@@ -190,20 +312,15 @@ async def on_store(store: RunStore, work: Callable[[float], T]) -> T:
 
 def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
     """Run a flow to its end on this thread; `wait` runs a coroutine to its end elsewhere."""
+
+    async def do(wanted: InThread | OnStore | Awaited) -> Any:
+        if isinstance(wanted, Awaited):
+            return wait(wanted.coroutine)
+        return wanted.work(PATIENT_S) if isinstance(wanted, OnStore) else wanted.work()
+
     try:
-        wanted = next(flow)
-        while True:
-            try:
-                if isinstance(wanted, Awaited):
-                    found = wait(wanted.coroutine)
-                else:
-                    found = wanted.work(PATIENT_S) if isinstance(wanted, OnStore) else wanted.work()
-            except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
-                wanted = flow.throw(error)
-            else:
-                wanted = flow.send(found)
-    except StopIteration as end:
+        drive(flow, do).send(None)
+    except StopIteration as end:  # it waits here, and not on a loop: it ends at its first step
         value: T = end.value
         return value
-    finally:
-        flow.close()
+    raise AssertionError("a flow on a thread was suspended")

@@ -52,21 +52,6 @@ class RunEnd:
 class OpenRun:
     """One run as this process knows it: its log, and the fold of what was read of it, under one lock."""
 
-    __slots__ = (
-        "_on_trouble",
-        "closing",
-        "durable",
-        "ended",
-        "fold",
-        "id",
-        "leases",
-        "lock",
-        "log",
-        "others",
-        "signed",
-        "used",
-    )
-
     def __init__(
         self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
     ) -> None:
@@ -100,14 +85,16 @@ class OpenRun:
         """Take in what others appended; whether there was any. The caller holds the lock."""
         return self.fold.take_all(self.log.news())
 
-    def append_call(self, record: dict[str, Any], *, compare: bool, wait_s: float) -> int | None:
+    def append_call(
+        self, record: dict[str, Any], *, compare: bool, wait_s: float, spent: Spent | None = None
+    ) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
-        records were taken in. The caller holds the lock."""
+        records were taken in. `spent`: what the fold says of the record now. The caller holds the lock."""
         only_at = self.log.next_seq if compare else None
         appended = self.log.append("calls", record, only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
-            self.fold.take(record | {"seq": appended.seq})
+            self.fold.take(record | {"seq": appended.seq}, spent if not appended.news else None)
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
@@ -117,8 +104,10 @@ class OpenRun:
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
             line = record.to_json()
-            line["spent"] = self.fold.spent_after(line).to_json()
-            if self.append_call(line, compare=left > 0 or record.call_id == place, wait_s=wait_s) is not None:
+            spent = self.fold.spent_after(line)
+            line["spent"] = spent.to_json()
+            compare = left > 0 or record.call_id == place
+            if self.append_call(line, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
         raise self.moved_too_often()
 

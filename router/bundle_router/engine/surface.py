@@ -26,7 +26,7 @@ from bundle_router.core.tools.meta_tools.definitions import meta_definitions, me
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
 from bundle_router.core.tools.meta_tools.guidance import guidance
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.dataclass import dataclass, replace
+from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.engine.open_runs import AncestorLimits
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
@@ -44,7 +44,7 @@ class RunState:
     `facts` are fresh, with the ancestors' grants of now. `superseded` is the id of a decision that was named and is not
     open any more (`decided` is then that decision). `outdated`: the decision was taken under another config than the
     one in force, so that nobody can say any more what it showed. `root` is what its local tools are confined to.
-    `principals` are those of all the run's steps.
+    `principals` are those of all the run's steps; `next_seq` is the number of the run's records then.
     """
 
     run_id: str
@@ -57,6 +57,8 @@ class RunState:
     principals: frozenset[str]
     outdated: bool = False
     superseded: str = ""
+    next_seq: int = -1
+    _exposed: list[Mapping[str, str]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def catalog(self) -> Catalog:
@@ -87,7 +89,9 @@ class RunState:
 
     def exposed(self) -> Mapping[str, str]:
         """Return the tools that may be called now, each with the bundle that holds it."""
-        return exposed_now(self, self.facts, self.catalog)
+        if not self._exposed:
+            self._exposed.append(exposed_now(self, self.facts, self.catalog))
+        return self._exposed[0]
 
     def refuse_stale(self) -> None:
         """Raise RequestError for a decision that nothing can be shown of."""

@@ -235,6 +235,14 @@ class Servers:
 
     # --- contact -----------------------------------------------------------------------------------------------------
 
+    def is_verified(self, name: str, scope: Scope) -> bool:
+        """Return whether `verify` would ask nobody and change nothing."""
+        key = (name, scope.principal)
+        listing = self._sessions.fresh(name, scope=scope) if key not in self._failed else None
+        if listing is None or listing.changed or listing.listed_ns < self._approved_ns.get(name, 0):
+            return False
+        return self._inspected.get(key) == listing.listed_ns
+
     async def verify(self, name: str, scope: Scope, timeout_s: float) -> None:
         """Before a call: has a list that still holds, so that `availability` judges the server as it is. Why it could
         not be had is in `availability`, never raised."""
@@ -382,6 +390,13 @@ class ServerDiscovery:
         if self._servers is not None:
             await self._servers.discover(self._held(state), state.scope)
 
+    def is_verified(self, name: str, state: RunState) -> bool:
+        """Return whether `verify` would contact nobody and change nothing."""
+        servers = self._servers
+        if servers is None or self._hidden(servers, state, name):
+            return servers is None
+        return all(servers.is_verified(server, state.scope) for server in self._servers_of(servers, state, name))
+
     async def verify(self, name: str, state: RunState, state_now: StateNow) -> None:
         """Before a call: has a list that still holds of the server that it would go to. `state` is that of now."""
         if self._servers is None:
@@ -449,8 +464,11 @@ class ServerDiscovery:
             return set()
         hopeful = _hopeful(upstreams, state)
         resolved = (
-            resolve(name, exposed_now(state, facts, surface.catalog), surface.canonical)
-            for facts in ((state.facts,) if hopeful is state.facts else (state.facts, hopeful))
+            resolve(name, exposed, surface.canonical)
+            for exposed in (
+                state.exposed(),
+                *([exposed_now(state, hopeful, surface.catalog)] if hopeful is not state.facts else ()),
+            )
         )
         found = {one.name.partition(".")[0] for one in resolved if one.known}
         return {server for server in found if servers[server].traits.is_remote}
