@@ -206,6 +206,16 @@ def test_verify_names_the_first_record_that_was_changed_and_exits_with_five(
     assert re.search(r"record 5 changed at .*routing.jsonl:2", done.stdout)
 
 
+def test_replay_passes_over_a_run_with_a_number_that_is_none(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, run_id, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    log = tmp_path / "runs" / run_id / "routing.jsonl"
+    log.write_text(log.read_text(encoding="utf-8").replace('"rank":1', '"rank":1e999', 1), encoding="utf-8")
+    said = run(tmp_path, "replay", run_id, code=5)
+    assert f"record 0 of run {run_id!r} can't be replayed: ValueError" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
 def test_replay_against_an_edited_config_says_what_changed(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, _ = demo
     run(tmp_path, "init")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from pydantic import ValidationError
-
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.chain import is_early
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -92,7 +90,7 @@ class RunReplays:
         for number, record in enumerate(self._runs.decisions(run_id)):
             try:
                 self._add(record, outcome, is_early=early)
-            except (KeyError, TypeError, ValidationError) as error:
+            except (KeyError, TypeError, ValueError) as error:
                 raise CorruptRun(
                     f"record {record.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
                 ) from None
