@@ -67,7 +67,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     freeze()
     # Most tests end before there is garbage worth a look; by default the collector takes one CPU second in thirteen.
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.hookimpl(trylast=True)

@@ -88,11 +88,11 @@ def test_an_answer_that_is_garbled_or_given_thrice_is_one_result(project: Any, t
 
 def test_an_answer_under_another_number_is_nobodys_and_a_late_one_is_not_the_next_calls(project: Any) -> None:
     """F-17."""
-    project.stdio("also=wrong_id", tools='tools = ["s.wrong_id", "s.hang", "s.sleep", "s.echo"]', timeout_s=1.0)
+    project.stdio("also=wrong_id", tools='tools = ["s.wrong_id", "s.hang", "s.sleep", "s.echo"]', timeout_s=2.0)
     with opened(project) as router:
         router.route_sync(project.step())
         assert router.call_sync("r", "s.wrong_id", {}).outcome == "timeout"
-        assert router.call_sync("r", "s.hang", {"s": 1.5}).outcome == "timeout"
+        assert router.call_sync("r", "s.hang", {"s": 2.5}).outcome == "timeout"
         assert router.call_sync("r", "s.sleep", {"s": 0.8}).text == "sleep", "its answer arrives during this one"
         assert router.call_sync("r", "s.echo", {"text": "next"}).text == "next"
     assert set(ends(project).values()) == {1}
