@@ -69,6 +69,20 @@ def test_dbos(tmp_path: Path) -> None:
     assert calls(tmp_path) == [("get_ticket", "ok")]
 
 
+def test_dbos_by_the_plug_in_of_pydantic_ai(tmp_path: Path) -> None:
+    program = python("recipes")
+    if subprocess.run([program, "-c", "import pydantic_ai"], capture_output=True, check=False).returncode:
+        pytest.skip("the recipes environment has no pydantic-ai; .ci/frameworks/install adds it")
+    said = run(tmp_path, program, RECIPES / "dbos_agent.py", tmp_path).splitlines()
+    assert said[:2] == [FOUND, FOUND]
+    listed, called, model = "bundle-router.get_tools", "bundle-router.call_tool", "model.request"
+    assert [name.split("__", 1)[1].removeprefix("dynamic_toolset__") for name in said[2].split()] == [
+        listed, model, called, listed, model
+    ]  # fmt: skip
+    assert decisions(tmp_path) == 1
+    assert calls(tmp_path) == [("get_ticket", "ok")]
+
+
 def test_a_dbos_workflow_whose_worker_is_killed_goes_on_elsewhere_and_does_nothing_twice(tmp_path: Path) -> None:
     """E-10 with DBOS itself, which goes on with what was pending when it is launched again."""
     program, recipe = python("recipes"), RECIPES / "dbos_killed.py"
