@@ -31,7 +31,7 @@ from bundle_router.testing.upstream import choice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.profiles import examples, rounds
+from tests.profiles import examples
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -272,14 +272,14 @@ def test_when_every_model_is_suspended_nothing_is_asked(opened: Opened, ask: Ask
 
 
 @pytest.mark.parametrize("failure", ["rate_limited", "upstream_error", "timeout", "invalid_output", "refused"])
-def test_second_calls_stay_under_a_tenth_of_all(opened: Opened, question: Put, failure: Failure) -> None:
+def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question: Put, failure: Failure) -> None:
     """F-08: the first model fails every time, the breaker's time runs, and each question is another one."""
     client, clock = ScriptedClient(lambda r: failure if r.model.name.endswith("0") else choice("a.one")), FakeClock()
     selector = opened("http://127.0.0.1:1", "http://127.0.0.1:2", client=client, clock=clock)
 
     async def ask_all() -> list[Reply]:
         replies = []
-        for _ in range(rounds(1_000)):
+        for _ in range(1_000):
             clock.advance(1.0)
             replies.append(await selector.select(question(), ()))
         return replies
@@ -288,7 +288,7 @@ def test_second_calls_stay_under_a_tenth_of_all(opened: Opened, question: Put, f
     attempts = [reply.model.attempts for reply in replies if reply.model is not None]
     assert max(attempts) <= 2
     assert sum(attempts) == len(client.calls)
-    assert sum(n == 2 for n in attempts) <= rounds(1_000) / 10
+    assert sum(n == 2 for n in attempts) <= 100
 
 
 def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: Opened, ask: Ask, question: Put) -> None:
