@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Development = bool | Literal["unpinned"]
 """What a config file can't grant itself: servers that are processes; trusted servers that nobody has pinned."""
 REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
+AT_ONCE: Final = 32
+"""Servers that a review asks at a time: of some hundred processes that start at once many are late."""
 
 
 class PinnedServers:
@@ -86,9 +88,8 @@ def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | No
 
 
 def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
-    """Return what each of the servers lists now, asked all at once, its tokens counted where that is possible; or why
-    there is nothing. Starts processes (stdio) only with `development`, and ends them."""
-
+    """Return what each of the servers lists now, asked `AT_ONCE` at a time, its tokens counted where that is possible;
+    or why there is nothing. Starts processes (stdio) only with `development`, and ends them."""
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.system import SystemClock
@@ -110,11 +111,12 @@ def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bo
         diagnostics=open_diagnostics(catalog, redactor),
         authorization=Authorization(token_folder(), keep_secret=redactor.keep),
     )
-    count = token_counter()
+    count, places = token_counter(), asyncio.Semaphore(AT_ONCE)
 
     async def one(server: Server) -> Admitted | str:
         try:
-            listing = await sessions.definitions(server.name, fresh=True)
+            async with places:
+                listing = await sessions.definitions(server.name, fresh=True)
         except ToolFailure as failure:
             return failure.message
         return admit(server, listing.tools, listing.instructions, count=count)
