@@ -37,6 +37,8 @@ class RouterError(Exception):
         super().__init__(message)
         self.message = message
         self.advice = advice
+        if advice:
+            self.add_note(advice)  # stands below the message in a traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class ConfigError(RouterError):
         head = f"{count} problem{'s' if count != 1 else ''} in the config"
         super().__init__(
             "\n".join([head, *(f"  {p}" for p in self.problems)]),
-            advice="fix the lines named above, then run `bundle-router check`",
+            advice="mend what is named above, then run `bundle-router check`",
         )
 
 

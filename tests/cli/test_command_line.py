@@ -328,6 +328,12 @@ def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_mean
     assert chain["detail"] == "no bundle has this id; it is the name of a tool"
 
 
+def test_a_step_that_no_policy_covers_is_said_to_be_one(tmp_path: Path) -> None:
+    said = run(tmp_path, "route", "--workflow", "feature", "--role", "planer", "--step", "plan").stdout
+    assert "nothing is permitted: no policy with an allow covers feature/planer/plan (are the names right?)" in said
+    assert "nothing is permitted" not in run(tmp_path, "route", *STEP).stdout
+
+
 def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello\n", encoding="utf-8")
     routed = json_of(tmp_path, "route", *STEP, "--run", "r-1", "--deny", "tool:repo.git_log")

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -705,6 +706,22 @@ def test_a_fake_router_refuses_a_result_of_a_tool_that_is_not_there() -> None:
     with pytest.raises(RequestError, match=r"no bundle holds a tool 'repo\.read_fil'") as raised:
         fake_router(load_catalog(CONFIG), results={"repo.read_fil": "# Hello"})
     assert raised.value.advice == "did you mean 'repo.read_file'?"
+
+
+def test_a_fakes_result_is_what_a_typed_function_may_return() -> None:
+    results = {"repo.read_file": {"lines": [1]}, "repo.list_dir": lambda arguments: [arguments["path"]]}
+    with fake_router(load_catalog(CONFIG), results=results) as router:
+        router.route_sync(step())
+        assert json.loads(router.call_sync("r-1", "repo.read_file", {"path": "x"}).text) == {"lines": [1]}
+        assert json.loads(router.call_sync("r-1", "repo.list_dir", {"path": "x"}).text) == ["x"]
+
+
+def test_what_to_do_about_an_error_stands_below_it_in_a_traceback() -> None:
+    with fake_router(load_catalog(CONFIG)) as router:
+        router.route_sync(step())
+        with pytest.raises(RequestError) as raised:
+            router.tools_sync("r-1", format="x")
+    assert "use one of openai, anthropic, mcp" in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_fake_router_refuses_arguments_that_a_first_party_tool_would() -> None:

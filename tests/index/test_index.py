@@ -132,7 +132,7 @@ def test_an_index_of_another_version_is_made_anew_and_only_as_a_whole(url: str, 
     assert indexed(url) == ["one", "two"]
     rebuild(recorded, url)
     assert indexed(url) == ["one", "two"]
-    assert execute(url, "select name, value from bundle_router_index") == [("version", "3")]
+    assert execute(url, "select name, value from bundle_router_index") == [("version", "4")]
     with pytest.raises(Exception, match="old"):
         execute(url, "select old from bundle_router_calls")
 

@@ -139,6 +139,28 @@ def test_decisions_are_joined_to_what_was_used(index: RunIndex) -> None:
     assert index.rows_of("calls", "r-1")[0]["decision_seq"] == decision["seq"]
 
 
+def test_a_name_that_was_asked_for_and_that_nothing_has_is_missing(tmp_path: Path) -> None:
+    catalog = small_catalog({"notes": ["s.read"], "other": ["s.other"]}, routes=[Route("one", bundles=("notes",))])
+    with fake_router(catalog) as router:
+        router.route_sync(Step(run_id="r-1", workflow="w", role="planner", step="plan"))
+        router.missed_sync("r-1", "delete_file")
+        router.call_sync("r-1", "s.raed", {})
+        router.call_sync("r-1", "s.other", {})
+        index = RunIndex(RecordedRuns({"r-1": router.fakes.records("r-1")}), "sqlite://", look_s=0)
+    index.refresh(now=True)
+    try:
+        assert dict(index.facet_values("r-1", "missing")) == {"delete_file": 1, "s.raed": 1, "s.other": 1}
+        assert index.runs(RunQuery(facets=(("missing", "delete_file"),))).runs
+    finally:
+        index.close()
+
+
+def test_a_handle_is_searched_for_as_it_is_read(index: RunIndex) -> None:
+    digest = "57cda64e" * 8
+    assert index.search(f"artifact:sha256:{digest}") == index.search(digest) == []
+    assert index.search("artifact:sha256:number2") == index.search("number2") != []
+
+
 def test_search_gives_places_with_an_excerpt(index: RunIndex) -> None:
     hits = index.search("number2")
     assert [(hit.run_id, hit.field) for hit in hits] == [("r-3", "arguments")]

@@ -248,6 +248,9 @@ def test_what_was_decided_and_which_bundles_there_are_is_told(site: Any) -> None
             assert (listed["total"], [row["run_id"] for row in listed["runs"]]) == (2, ["s", "r"])
             assert (await http.get("/v1/runs", params={"tool": "kit.echo"})).json()["total"] == 1
             assert (await http.get("/v1/runs", params={"folder": "/etc"})).status_code == 422
+            wrong = await http.get("/v1/runs", params={"since": "banana"})
+            assert (wrong.status_code, wrong.json()["advice"]) == (400, "e.g. 2026-01-31"), wrong.text
+            assert (await http.get("/v1/runs", params={"since": "2026-01-31"})).status_code == 200
             told = (await http.get("/v1/runs/r")).json()
             assert (told["run"]["run_id"], len(told["decisions"]), len(told["calls"])) == ("r", 1, 1)
             assert (await http.get("/v1/runs/r", params={"start": "1"})).json()["decisions"] == []

@@ -47,7 +47,8 @@ def _git(*words: str) -> bytes:
         raise RequestError(f"git took longer than {_TIMEOUT_S} s") from None
     if done.returncode:
         stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = stderr[0].removeprefix("fatal: ") if stderr else "failed"
         raise RequestError(
-            f"git: {stderr[0] if stderr else 'failed'}", advice="name a folder, or a revision and a folder: main:config"
+            f"no such folder, and git has no such revision: {why}", advice="e.g. main, or with a folder: main:config"
         )
     return done.stdout

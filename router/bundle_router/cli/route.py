@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
+from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError
@@ -30,7 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def new_run_id() -> str:
-    """Sorts by time, and does not repeat."""
+    """Return an id that sorts by time and does not repeat."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
@@ -47,10 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
         if wants_warm_up(router, step):
             router.warm_up_sync()
         decision = router.route_sync(step)
+        layers = ceiling_of(router.catalog, (step.workflow, step.role, step.step), step.policy, ())
     if arguments.json:
         print_json({"decision": outcome_json(decision), **_identity(decision)})
     else:
         show(decision)
+        if layers.ungranted:
+            say(f"nothing is permitted: no policy with an allow covers {layers.ungranted[0]} (are the names right?)")
         where = "the database" if arguments.store else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
         say(f"recorded in {where} as record {decision.seq}")
     return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
 _HELP: Final = {
     "bundle": "that was shown", "tool": "that was called or asked for", "code": "why a call was refused",
-    "reason": "why a step was degraded", "missing": "tool that was asked for and only not shown",
+    "reason": "why a step was degraded", "missing": "name that was asked for: no tool's, or not shown",
     "outcome": "of a call",
 }  # fmt: skip
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(m|h|d|w)")
@@ -39,8 +39,9 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     of = parser.add_argument_group("which runs")
     for facet in _LISTED:
         of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, ""))
-    for mark in MARKS[:4]:
-        of.add_argument(f"--{mark}", action="store_true", help=f"runs with something {mark}")
+    for mark, what in (("denied", "a denied call"), ("failed", "a failed call"),
+                       ("degraded", "a degraded decision"), ("media", "a picture, sound or the like")):  # fmt: skip
+        of.add_argument(f"--{mark}", action="store_true", help=f"runs with {what}")
     of.add_argument("--mark", action="append", default=[], choices=MARKS, help="runs with this mark")
     of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")

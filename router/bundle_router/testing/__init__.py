@@ -20,7 +20,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Failure, RecentStep, Reply, Text
+from bundle_router.core.models import Answer, Failure, RecentStep, Reply
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.models.spelling import Suggester
@@ -32,7 +32,7 @@ from bundle_router.errors import RequestError
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
 from bundle_router.wiring import Router
-from bundle_router.wiring.catalogs import shipped_argument_problems
+from bundle_router.wiring.catalogs import result_blocks, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
 
 
@@ -126,12 +126,14 @@ class ScriptedSelector:
 
 
 class FakeSessions:
-    """Tools that answer from a table: canonical name → result text, a RawResult, or a function of the arguments.
+    """Tools that answer from a table: canonical name → a result, or a function of the arguments that returns one.
+
+    A result is a RawResult or what a typed function may return. What a function raises is raised: a test sees its bugs.
 
     Arguments of first-party tools are validated as by the real ones; others are taken as they come.
     """
 
-    def __init__(self, results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]]) -> None:
+    def __init__(self, results: Mapping[str, object]) -> None:
         self.calls: list[tuple[str, Mapping[str, Any]]] = []
         self.places: list[tuple[str, str, Scope]] = []
         self._results = results
@@ -155,7 +157,7 @@ class FakeSessions:
         made = self._results.get(name, f"{name} was called")
         if callable(made):
             made = made(arguments)
-        return made if isinstance(made, RawResult) else RawResult((Text(str(made)),))
+        return made if isinstance(made, RawResult) else RawResult(result_blocks(made))
 
     async def close(self) -> None:
         return None
@@ -227,7 +229,7 @@ def fake_router(
     *,
     capabilities: Iterable[str] = (),
     selector: Script | Selector | None = None,
-    results: Mapping[str, str | RawResult | Callable[[Mapping[str, Any]], Any]] | None = None,
+    results: Mapping[str, object] | None = None,
     secrets: Iterable[str] = (),
     workspace: str | Path = "/",
     runs: MemoryRuns | None = None,
@@ -235,8 +237,8 @@ def fake_router(
     """Return a Router over `catalog` with every effect faked. `selector` (a function, or what implements the port)
     answers questions; `results` calls. Several over the same `runs` are several workers.
 
-    Load a real config with `router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError for a
-    result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
+    Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError
+    for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
     """
     held = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
     globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]

@@ -16,6 +16,7 @@ from bundle_router.errors import expect
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
     from bundle_router.core.config import ConfigFile
+    from bundle_router.core.models.local_tools import Block
     from bundle_router.core.search.ranking import Memories
     from bundle_router.core.tools.pins.reviewed import Pins
     from bundle_router.ports import Diagnostics
@@ -69,6 +70,13 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
 
         for problem in unused_local(local, catalog):
             diagnostics.event("warning", "local.unused", problem=problem.message, advice=problem.suggestion)
+
+
+def result_blocks(value: object) -> tuple[Block, ...]:
+    """Return what a typed function's value is as a result."""
+    from bundle_router.adapters.local.functions import tool_output
+
+    return tuple(tool_output(value).blocks)
 
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:

@@ -91,7 +91,8 @@ def _facets() -> list[str]:
         f"{into} select run_id, 'bundle', bundle, count(*) from {PREFIX}bundles where run_id in {_CHANGED} and shown "
         "and bundle <> '' group by run_id, bundle",
         f"{into} select run_id, 'missing', rtrim(server || '.' || tool, '.'), count(*) from {PREFIX}calls where "
-        f"run_id in {_CHANGED} and outcome = 'denied' and code in {GAP_CODES} group by run_id, server, tool",
+        f"run_id in {_CHANGED} and outcome = 'denied' and code in {(*GAP_CODES, 'unknown_bundle')} "
+        "group by run_id, server, tool",
     ]
     made += [
         f"{into} select run_id, 'mark', '{mark}', 1 from {PREFIX}runs where run_id in {_CHANGED} and {condition}"

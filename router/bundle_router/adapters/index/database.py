@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.reflection import Inspector
 
-VERSION: Final = 3
+VERSION: Final = 4
 BATCH: Final = 1000
 PREFIX: Final = "bundle_router_"
 META: Final = "bundle_router_index"

@@ -37,6 +37,7 @@ from bundle_router.core.records.read_model import (
     Timeline,
 )
 from bundle_router.core.records.tables import COLUMNS, Table
+from bundle_router.core.tools.artifact_handles import PREFIX as HANDLE
 from bundle_router.errors import StorageError, UnknownRun
 
 if TYPE_CHECKING:
@@ -395,7 +396,7 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
 
 def match_of(words: str) -> str:
     """Return what was typed as a full-text query: every word, or word that begins so, quoted; empty for no word."""
-    return " ".join(f'"{word}"*' for word in _WORD.findall(words)[:MAX_WORDS])
+    return " ".join(f'"{word}"*' for word in _WORD.findall(words.replace(HANDLE, ""))[:MAX_WORDS])
 
 
 def _like(text: str) -> str:

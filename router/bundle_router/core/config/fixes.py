@@ -84,7 +84,7 @@ def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
                 continue
             if detail["type"] in ("list_type", "tuple_type") and isinstance(detail["input"], str):
                 written = file.text[span[0] : span[1]]
-                yield _fix(file.text, "is a list", *span, f"[{written}]")
+                yield _fix(file.text, f"{detail['loc'][-1]} is a list: [{written}]", *span, f"[{written}]")
             elif detail["type"] == "repeated":
                 yield from _repeated(file.text, positions, detail["loc"], detail["input"])
 

@@ -14,8 +14,9 @@ Facet = Literal[
     "missing",
 ]  # fmt: skip
 FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
-"""What runs are filtered by. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for and only not
-shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`."""
+"""What runs are filtered by. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for,
+and no tool's name or only not shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see
+`MARKS`."""
 NOBODY: Final = "(nobody named)"
 """The principal, in tables and as a facet, of runs whose steps named none."""
 MARKS: Final = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery
+from bundle_router.errors import RequestError
 
 Query = Mapping[str, Sequence[str]]
 """What stands behind the question mark of an address."""
@@ -41,9 +43,14 @@ def run_query(query: Query) -> RunQuery:
 
 
 def time_of(text: str) -> str:
-    """Return a date or time as typed, as far as it is made of what times are made of."""
-    kept = text.strip()[:32]
-    return kept if kept and set(kept) <= set("0123456789-:.TZ ") else ""
+    """Return a date or time as typed. Raises RequestError for what is neither."""
+    typed = text.strip()
+    try:
+        if typed:
+            datetime.fromisoformat(typed)
+        return typed
+    except ValueError:
+        raise RequestError(f"{text[:40]!r} is neither a date nor a time", advice="e.g. 2026-01-31") from None
 
 
 def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:

@@ -118,7 +118,7 @@ def _protected(name: str) -> ToolFailure:
     return ToolFailure(
         f"{name!r} belongs to the router: its config, its records or code that its process runs",
         code="protected",
-        advice="keep the router's environment, and what is on its import path, outside the workspace",
+        advice='keep the workspace apart from what the router imports: Router.open(..., workspace="work")',
     )
 
 
