@@ -136,7 +136,10 @@ def with_logs(
 ) -> tuple[list[Ranked], list[float], list[str]]:
     bundles = frozenset(search.corpus.members)
     base = {
-        query.id: (search.base_scores(query.request, bundles), search.base_tool_scores(Request(query.text), bundles))
+        query.id: (
+            search.base_scores(query.request, bundles),
+            search.base_tool_scores(Request(query.text, vector=query.request.vector), bundles),
+        )
         for query in data.queries
     }
     ranked: list[Ranked] = []
