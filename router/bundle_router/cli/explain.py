@@ -112,4 +112,4 @@ def _show(step: Step, explanation: Explanation) -> None:
         name = f"{chain.tool} in {chain.bundle}" if chain.tool else chain.bundle
         verdict = f"shown as {chain.reason}" if chain.shown else f"{chain.code}: {chain.detail}"
         heading(f"{name}: {verdict}")
-        table(("test", "passed", "detail"), [(c.code, "yes" if c.passed else "no", c.detail) for c in chain.checks])
+        table(("refusal", "applies", "detail"), [(c.code, "no" if c.passed else "yes", c.detail) for c in chain.checks])
