@@ -3,95 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed; the extra dev has it")
-
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Tool, Usage, function_tool, set_tracing_disabled
-from agents.exceptions import ModelBehaviorError
 from bundle_router.errors import RequestError
-from bundle_router.ext.openai_agents import RoutedAgent
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, check, opened, records, step, sub_step
+from tests.ext.scenario import Notebook, Seen, check, records
 
-set_tracing_disabled(True)
-Turns = tuple[tuple[Asked, ...], ...]
-
-
-class Played(Model):
-    """The SDK has no model for tests; this one asks for what the turns say, and notes what it saw."""
-
-    def __init__(self, turns: Turns, seen: Seen, dies_at: int | None = None) -> None:
-        self._turns, self._seen, self._dies_at, self._turn = turns, seen, dies_at, -1
-
-    async def get_response(
-        self,
-        system_instructions: str | None,
-        input: Any,  # noqa: A002 - the SDK's own name
-        model_settings: Any,
-        tools: list[Tool],
-        *_: Any,
-        **__: Any,
-    ) -> ModelResponse:
-        self._turn += 1
-        seen = self._seen
-        seen.arrays.append([tool.name for tool in tools])
-        seen.told = system_instructions or ""
-        for item in input if isinstance(input, list) else ():
-            if item.get("type") == "function_call_output" and item["call_id"] not in seen.results:
-                parts = item["output"]
-                seen.results[item["call_id"]] = parts if isinstance(parts, str) else parts[0]["text"]
-                seen.pictures += not isinstance(parts, str) and parts[1]["type"] == "input_image"
-        if self._turn == self._dies_at:
-            raise ConnectionError("the worker died")
-        if self._turn >= len(self._turns):
-            text = ResponseOutputText(annotations=[], text="done", type="output_text")
-            message = ResponseOutputMessage(
-                id="m", content=[text], role="assistant", status="completed", type="message"
-            )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
-        asked = self._turns[self._turn]
-        calls: list[Any] = [
-            ResponseFunctionToolCall(
-                arguments=json.dumps(one.arguments), call_id=one.id, name=one.name, type="function_call"
-            )
-            for one in asked
-        ]
-        return ModelResponse(output=calls, usage=Usage(), response_id=None)
-
-    def stream_response(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        raise NotImplementedError
-
-
-async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> tuple[Seen, Seen]:
-    seen, sub_seen = Seen(), Seen()
-    async with opened(folder, notebook) as router:
-
-        @function_tool
-        async def delegate(task: str) -> str:
-            """Have a reader do a task."""
-            reader = RoutedAgent(name="reader", model=Played(SUB_TURNS, sub_seen), router=router, step=sub_step())
-            return str((await reader.run(task)).final_output)
-
-        agent = RoutedAgent(
-            name="writer",
-            instructions="Write.",
-            tools=[delegate],
-            model=Played(TURNS, seen, dies_at),
-            router=router,
-            step=step(key="write-1"),
-        )
-        assert (await agent.run("write")).final_output == "done"
-    return seen, sub_seen
+pytestmark = pytest.mark.skipif(
+    find_spec("agents") is None, reason="the OpenAI Agents SDK is not installed; the extra dev has it"
+)
 
 
 def test_a_whole_loop(tmp_path: Path) -> None:
+    from tests.ext.openai_agents_loop import loop
+
     notebook = Notebook()
     seen, sub = asyncio.run(loop(tmp_path, notebook))
     check(seen, sub, notebook, tmp_path)
@@ -101,6 +28,8 @@ def test_a_whole_loop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turn", [1, 4, 7])
 def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(tmp_path: Path, turn: int) -> None:
+    from tests.ext.openai_agents_loop import loop
+
     notebook = Notebook()
     with pytest.raises(ConnectionError):
         asyncio.run(loop(tmp_path, notebook, dies_at=turn))
@@ -109,21 +38,16 @@ def test_a_loop_that_died_and_is_run_again_decides_and_does_nothing_twice(tmp_pa
 
 
 def test_a_name_that_is_not_in_the_array_ends_the_run_of_a_plain_agent_and_not_of_a_routed_one(tmp_path: Path) -> None:
-    turns: Turns = ((Asked("u1", "no_such_tool"),),)
-
-    async def main(seen: Seen) -> Any:
-        with pytest.raises(ModelBehaviorError):
-            await Runner.run(Agent(name="plain", model=Played(turns, Seen())), "go")
-        async with opened(tmp_path, Notebook()) as router:
-            agent = RoutedAgent(name="routed", model=Played(turns, seen), router=router, step=step())
-            return await agent.run("go", run_config=RunConfig(workflow_name="mine"), max_turns=3)
+    from tests.ext.openai_agents_loop import play_unknown_name
 
     seen = Seen()
-    assert asyncio.run(main(seen)).final_output == "done"
+    assert asyncio.run(play_unknown_name(tmp_path, seen)).final_output == "done"
     assert "no_such_tool" in seen.results["u1"]
     assert records(tmp_path)[-1]["via"] == "missed"
 
 
 def test_an_agent_needs_a_router_and_a_step() -> None:
+    from bundle_router.ext.openai_agents import RoutedAgent
+
     with pytest.raises(RequestError, match="needs a router and a step"):
         RoutedAgent(name="nobody")
