@@ -117,6 +117,34 @@ def test_the_clients_in_python_connect(pasted: dict[str, str], tmp_path: Path, n
     assert TOOL in said([str(python), "-c", pasted[name]], tmp_path)
 
 
+def test_clients_connect_without_a_run(tmp_path: Path) -> None:
+    """With an address and a token alone: the texts that name a run, with `/mcp` in its place."""
+    claude = program("agents", "node_modules", "@anthropic-ai", "claude-code-linux-x64", "claude")
+    modules, node = program("node_modules", "@modelcontextprotocol", "sdk"), shutil.which("node") or "node"
+    (tmp_path / "node_modules").symlink_to(Path(modules).parents[1])
+    texts, token = tomllib.loads((ROOT / "router/bundle_router/cli/clients.toml").read_text()), "t" * 40
+    words = ("--mcp-only", "--token-env", "OWN_TOKEN", "--config", str(ROOT / "config"))
+    child = begin(tmp_path, "serve", *words, env={"OWN_TOKEN": token})
+    try:
+        assert child.stdout is not None
+        url = child.stdout.readline().split()[1].removesuffix("/runs/RUN")
+
+        def text(name: str) -> str:
+            return str(texts[name]["text"]).replace("{url}", url).replace("{token}", token)
+
+        (tmp_path / "agent.mjs").write_text(text("typescript"), encoding="utf-8")
+        beside = Path(SERVERS, "node_modules", ".bin", "node")
+        listed = said([str(beside) if beside.exists() else node, "agent.mjs"], tmp_path)
+        assert "search_tools" in listed, listed
+        assert TOOL not in listed
+        quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
+        said([claude, *shlex.split(text("claude-code"))[1:]], tmp_path, **quiet)
+        assert "Connected" in said([claude, "mcp", "list"], tmp_path, **quiet)
+    finally:
+        child.kill()
+        child.communicate()
+
+
 @pytest.mark.parametrize(
     ("words", "why"), [(("--paste", "emacs", *STEP), "is no client"), (("--paste", "all"), "--paste needs a run")]
 )
