@@ -16,7 +16,7 @@ from bundle_router.core.records.replayed import catalog_from
 RECORDED = Path(__file__).parent.parent / "data" / "runs"
 RUNS = sorted(RECORDED.glob("0.1.0-first-layout/*/run.json"))
 EARLY = RECORDED / "0.1.0-early"
-SHIPPED = "sha256:90748df58908bf96cb8d017a0ba3bc2a07defdc0bca30bd4c303fc6916228dfe"
+SHIPPED = "sha256:1dc476b87495e5f43e33b1b2e23becfec82aa06124fd1225cb0a0a5909178ee4"
 """The revision of the shipped config. It changes when that config does, and with nothing else."""
 
 
