@@ -33,7 +33,7 @@ from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
 Messages = Sequence[Mapping[str, Any]]
-_NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))
+_NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))  # the last two: where the engine names one
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +72,28 @@ def _redacted(redactor: Redactor, step: Step) -> Step:
     if policy is not None:
         fixed += [*(policy.allow or ()), *policy.deny]
     names = sorted(step.labels)
-    texts = [step.workflow, step.role, step.step, step.goal, *step.constraints, *names]
-    texts += [step.labels[name] for name in names]
-    free = len(texts)
-    texts += fixed
+    free = [*names, *(step.labels[name] for name in names), *step.constraints]
+    texts = [step.workflow, step.role, step.step, step.goal, *fixed, *free]
     clean = redactor.redact_many(texts)
     if clean is texts:
         return step
-    if list(clean[free:]) != fixed:
+    workflow, role, at, goal, *rest = clean
+    kept = iter(rest)
+    if [next(kept) for _ in fixed] != fixed:
         raise RequestError(
             "the step's run id, parent, workspace, principal, key, branch or policy holds what looks like a secret",
             advice="records keep these as they are: use other words for them (for a principal: a name)",
         )
-    workflow, role, at, goal = clean[:4]
-    middle, end = 4 + len(step.constraints), 4 + len(step.constraints) + len(names)
+    names = [next(kept) for _ in names]
+    labels = {name: next(kept) for name in names}
     return step.model_copy(
         update={
             "workflow": workflow,
             "role": role,
             "step": at,
             "goal": goal,
-            "constraints": tuple(clean[4:middle]),
-            "labels": dict(zip(clean[middle:end], clean[end:free], strict=True)),
+            "constraints": tuple(kept),
+            "labels": labels,
         }
     )
 
