@@ -1,7 +1,7 @@
 """What the endpoint costs beside other gateways and beside the SDK's own server, in one run: a row for each promise.
 
     python tests/benchmarks/endpoint.py [--calls 128] [--rounds 5] [--tools 18] [--mode auto|legacy]
-        [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--before CHECKOUT] [--all]
+        [--mcp-proxy PROGRAM] [--fastmcp PYTHON] [--all]
 
 Everything is driven by the SDK's own client and ends at tools that echo: over HTTP at a server of the SDK's, over stdio
 at one of bare lines. CPU is the kernel's
@@ -9,8 +9,8 @@ own account of the gateway's process, in milliseconds a call. The ways take turn
 within a round: a machine that slows down slows all of them. Medians of the rounds, with their quartiles.
 
 `mcp-proxy` has stdio servers only; all else reaches one server over HTTP. A list through the endpoint holds six tools
-of the router besides; 18 is the median of real servers. `--before` names an older checkout of this repository, for the
-library's own call. `--all` prints what each way came to.
+of the router besides; 18 is the median of real servers. `--all` prints what each way came to. What the library's own
+call costs: calls.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import contextlib
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +33,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.gateways import KEY, Gateway, Missing, fastmcp, library, mcp_proxy, minimal, ours, tool_server
+from tests.benchmarks.gateways import KEY, Gateway, Missing, fastmcp, mcp_proxy, minimal, ours, tool_server
 
 MANY: Final = 16
 WARMING: Final = 32
@@ -178,27 +177,6 @@ def parts(callers: int, taken: Rounds) -> Iterator[str]:
         yield f"    {name}, {callers} callers: {cpu:.2f} ms of CPU, {elapsed:.2f} ms elapsed a call"
 
 
-def library_rows(folder: Path, url: str, options: argparse.Namespace) -> Iterator[str]:
-    """The library's own call beside that of an older checkout."""
-    with contextlib.ExitStack() as stack:
-        now, before = (
-            stack.enter_context(library(folder / name, url, options.tools, checkout))
-            for name, checkout in (("now", str(Path(__file__).resolve().parents[2])), ("before", options.before))
-        )
-        ratios = []
-        for number in range(options.rounds + 1):
-            used = [_library_s(child, options.calls) for child in (now, before)]
-            ratios += [used[0] / used[1]] if number else []
-        yield row(Promise("the library's own call", "", "the older checkout", 0.35), ratios)
-
-
-def _library_s(child: subprocess.Popen[str], calls: int) -> float:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    print(MANY, max(1, calls // MANY), file=child.stdin, flush=True)
-    return float(child.stdout.readline().split()[0])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=128, help="calls a round")
@@ -207,7 +185,6 @@ def main() -> None:
     parser.add_argument("--mode", choices=("auto", "legacy"), default="auto")
     parser.add_argument("--fastmcp", help="an interpreter that has fastmcp")
     parser.add_argument("--mcp-proxy", default="mcp-proxy", help="the program")
-    parser.add_argument("--before", help="an older checkout")
     parser.add_argument("--all", action="store_true", help="print what each way came to")
     options = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
@@ -229,8 +206,6 @@ def main() -> None:
             except Missing as why:
                 print(f"without {why}")
         asyncio.run(measure(gateways, options))
-        for line in library_rows(folder, url, options) if options.before else ():
-            print(line)
 
 
 if __name__ == "__main__":

@@ -60,27 +60,6 @@ async def call(context, params):
 server = Server("minimal", lifespan=lifespan, on_list_tools=tools, on_call_tool=call)
 uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="critical")
 """
-LIBRARY: Final = """
-import asyncio, sys, time
-from bundle_router import Router, Step
-
-async def main(folder):
-    loop = asyncio.get_running_loop()
-    places = {"runs": folder + "/library", "workspace": folder}
-    async with Router.open(folder + "/config", **places, development="unpinned") as router:
-        await router.route(Step(run_id="library", workflow="w", role="r", step="s"))
-        await router.tools("library")
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
-            callers, each = map(int, line.split())
-            async def caller():
-                for _ in range(each):
-                    assert (await router.call("library", "bench.echo", {"text": "hi"})).ok
-            before, clock = time.process_time(), time.perf_counter()
-            await asyncio.gather(*(caller() for _ in range(callers)))
-            print(time.process_time() - before, time.perf_counter() - clock, flush=True)
-
-asyncio.run(main(sys.argv[1]))
-"""
 STDIO_SERVER: Final = """
 import json, sys
 schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -203,15 +182,6 @@ def write_config(folder: Path, server: str, tools: int) -> None:
     files = {"servers": servers, "bundles": bundles, "routes": ROUTE, "policy": POLICY, "router": LIMITS}
     for file, text in files.items():
         (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def library(folder: Path, upstream: str, tools: int, checkout: str = ROOT) -> Iterator[subprocess.Popen[str]]:
-    """A process that calls `bench.echo` by the library: told callers and calls each, it answers with seconds of CPU and
-    of the clock."""
-    write_config(folder, f'url = "{upstream}"', tools)
-    with process(sys.executable, "-c", LIBRARY, str(folder), checkout=checkout) as child:
-        yield child
 
 
 @contextlib.contextmanager
