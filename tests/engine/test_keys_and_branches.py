@@ -363,6 +363,7 @@ HARMLESS: Final = {
     "close": "what there is to end is the parent's",
     "close_sync": "what there is to end is the parent's",
     "config_stamp": "looks at the config's files only",
+    "opened_at": "is a value that was read before",
 }
 ENTRIES: Final = sorted(name for name in dir(Router) if not name.startswith("_") and name not in HARMLESS)
 
