@@ -13,9 +13,9 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import RecentStep, Reply
-from bundle_router.core.models.artifacts import Stored as Stored
-from bundle_router.core.records.chain import Appended, File, Healed, Record, Writer
-from bundle_router.core.search.index import Document, Embedding, Hits, Index, Near, Vectors
+from bundle_router.core.models.artifacts import Artifact as Artifact
+from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
+from bundle_router.core.search.index import Document, Embedding, Hits, Index, NearDocument, Vectors
 from bundle_router.core.tools.stubs import Program, ProgramEnd
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import (
@@ -90,7 +90,7 @@ class Scratch(Protocol):
 class ArtifactStore(Protocol):
     """Content-addressed bytes of one run."""
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored: ...
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact: ...
 
     def get(self, sha256: str) -> bytes:
         """Return the bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""
@@ -116,7 +116,7 @@ class RunLog(Protocol):
         """What ids of the run's decisions and calls begin with: unique over machines (see `nonce` in the header)."""
 
     @property
-    def healed(self) -> tuple[Healed, ...]:
+    def healed(self) -> tuple[RepairedTail, ...]:
         """Torn ends that this log cut off so far; report them."""
 
     @property
@@ -354,6 +354,7 @@ __all__ = [
     "EVERYONE",
     "AnswerStore",
     "Appended",
+    "Artifact",
     "ArtifactStore",
     "CallFunction",
     "Capabilities",
@@ -363,12 +364,11 @@ __all__ = [
     "Document",
     "Embedder",
     "Embedding",
-    "Healed",
     "Hits",
     "Index",
     "Listing",
     "ModelClient",
-    "Near",
+    "NearDocument",
     "Program",
     "ProgramEnd",
     "Programs",
@@ -376,6 +376,7 @@ __all__ = [
     "Readiness",
     "Record",
     "Redactor",
+    "RepairedTail",
     "RunLog",
     "RunStore",
     "Scope",
@@ -384,7 +385,6 @@ __all__ = [
     "ServerReply",
     "ServerStatus",
     "Sessions",
-    "Stored",
     "ToolSearch",
     "ToolServers",
     "Vectors",

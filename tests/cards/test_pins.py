@@ -14,7 +14,7 @@ from bundle_router.core.tools.admission import VolatileError, admit
 from bundle_router.core.tools.pins.compare import compare, report_lines
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
 from bundle_router.core.tools.pins.reviewed import Pins, approve
-from bundle_router.core.tools.pins.usable import Usable, drifted_among, usable
+from bundle_router.core.tools.pins.usable import UsableCards, drifted_among, usable
 from bundle_router.errors import CorruptPins, RequestError
 
 INSTRUCTIONS = "Send sparingly."
@@ -25,7 +25,7 @@ def approved(server: Server, definitions: Definitions) -> Pins:
     return approve(server, admit(server, definitions, INSTRUCTIONS))
 
 
-def now(server: Server, pins: Pins, definitions: Definitions, instructions: str = INSTRUCTIONS) -> Usable:
+def now(server: Server, pins: Pins, definitions: Definitions, instructions: str = INSTRUCTIONS) -> UsableCards:
     return usable(pins, admit(server, definitions, instructions), server, "required")
 
 
@@ -77,7 +77,7 @@ def test_a_server_reached_in_another_way_loses_all_its_tools(
 ) -> None:
     pins = approved(server, definitions)
     other = SERVER_CHANGES[path](server)
-    assert now(other, pins, definitions) == Usable({}, (("mail", "*"),)), "one row, however many tools"
+    assert now(other, pins, definitions) == UsableCards({}, (("mail", "*"),)), "one row, however many tools"
     assert usable(pins, None, other, "required").cards == {}, "also before it is contacted"
     assert [row.path for row in compare(pins, admit(other, definitions, INSTRUCTIONS), other).server] == [path]
 
@@ -159,8 +159,8 @@ def test_what_config_names_and_nobody_reviewed_is_drift(server: Server, definiti
     known = {"mail": usable(approved(server, definitions), None, server, "required")}
     named = ["mail.send", "mail.purge", "repo.read_file"]
     assert drifted_among(named, known) == (("mail", "purge"),)
-    assert drifted_among(["mail.send"], {"mail": Usable()}) == (("mail", "send"),)
-    assert drifted_among(["mail.send"], {"mail": Usable(open=True)}) == ()
+    assert drifted_among(["mail.send"], {"mail": UsableCards()}) == (("mail", "send"),)
+    assert drifted_among(["mail.send"], {"mail": UsableCards(open=True)}) == ()
 
 
 def test_a_volatile_field_may_differ_and_the_reviewed_text_is_what_is_shown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bundle_router.demo.real_servers import DemoServer, Missing, find_servers
+from bundle_router.demo.real_servers import DemoServer, MissingServer, find_servers
 
 SCRIPTS = (
     "node_modules/@modelcontextprotocol/server-everything/dist/index.js",
@@ -21,7 +21,7 @@ def program(path: Path) -> None:
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DemoServer | Missing]:
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DemoServer | MissingServer]:
     """What is found where `.servers` holds three of them, and the path a node, but no browser."""
     for script in SCRIPTS:
         program(tmp_path / ".servers" / script)
@@ -33,7 +33,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DemoServ
 
 
 def test_servers_are_found_in_the_folder_that_the_install_script_fills(
-    found: dict[str, DemoServer | Missing], tmp_path: Path
+    found: dict[str, DemoServer | MissingServer], tmp_path: Path
 ) -> None:
     everything, time = found["everything"], found["time"]
     assert isinstance(everything, DemoServer)
@@ -43,7 +43,7 @@ def test_servers_are_found_in_the_folder_that_the_install_script_fills(
 
 
 def test_a_node_that_is_installed_beside_the_servers_runs_them(
-    found: dict[str, DemoServer | Missing], tmp_path: Path
+    found: dict[str, DemoServer | MissingServer], tmp_path: Path
 ) -> None:
     program(tmp_path / ".servers" / "node_modules" / ".bin" / "node")
     everything = find_servers(tmp_path, "a.png", "http://127.0.0.1/", tmp_path)[0]
@@ -52,10 +52,10 @@ def test_a_node_that_is_installed_beside_the_servers_runs_them(
 
 
 def test_a_browser_server_without_a_browser_is_skipped_with_what_to_install(
-    found: dict[str, DemoServer | Missing], tmp_path: Path
+    found: dict[str, DemoServer | MissingServer], tmp_path: Path
 ) -> None:
     missing = found["browser"]
-    assert isinstance(missing, Missing)
+    assert isinstance(missing, MissingServer)
     assert "apt install chromium" in missing.why
     program(tmp_path / "bin" / "chromium")
     browser = find_servers(tmp_path, "a.png", "http://127.0.0.1/", tmp_path)[-1]

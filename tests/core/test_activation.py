@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.decide.activation import apply, ask_for, is_unused_offer, renamed, resumed, touch
-from bundle_router.core.models import Activation, Asked, Entry, Reason
+from bundle_router.core.models import Activation, AskedTool, Entry, Reason
 
 
 def entry(id_: str, used: int = 1, origin: Reason = "mapped", place: int = 0, **more: Any) -> Entry:
@@ -29,26 +29,26 @@ def test_a_call_makes_its_bundle_the_last_that_was_used() -> None:
 
 
 def test_a_tool_that_is_asked_for_has_its_place_for_good_and_its_use_of_now() -> None:
-    before = holding(entry("a", 4, place=1, tools=[Asked("s.one", 3, 2)]), entry("b", 5, place=2))
+    before = holding(entry("a", 4, place=1, tools=[AskedTool("s.one", 3, 2)]), entry("b", 5, place=2))
     after = ask_for(before, "a", ("s.one", "s.two", "s.three"))
-    tools = [Asked("s.one", 3, 6), Asked("s.two", 4, 6), Asked("s.three", 5, 6)]
+    tools = [AskedTool("s.one", 3, 6), AskedTool("s.two", 4, 6), AskedTool("s.three", 5, 6)]
     assert after == holding(entry("a", 6, place=1, tools=tools), entry("b", 5, place=2))
     assert ask_for(before, "nowhere", ("s.one",)) == before
 
 
 def test_a_run_that_is_gone_on_with_has_what_its_calls_made_of_it() -> None:
-    tools = [Asked("s.one", 1, 1), Asked("s.two", 2, 1)]
+    tools = [AskedTool("s.one", 1, 1), AskedTool("s.two", 2, 1)]
     before = holding(entry("a", 1, tools=tools), entry("b", 1, place=3))
     started = {"type": "call.started", "bundle": "a", "server": "s", "tool": "two"}
     of_no_call = {"type": "call.finished", "bundle": "b", "server": "s", "tool": "x"}
     assert resumed(before, [started, of_no_call]) == holding(
-        entry("a", 3, tools=[tools[0], Asked("s.two", 2, 3)]), entry("b", 1, place=3)
+        entry("a", 3, tools=[tools[0], AskedTool("s.two", 2, 3)]), entry("b", 1, place=3)
     )
     not_asked_for = {**started, "tool": "three"}
     assert resumed(before, [not_asked_for]) == holding(entry("a", 2, tools=tools), entry("b", 1, place=3))
     joined = {"type": "meta", "joined": [{"bundle": "b", "tool": "s.three"}]}
     assert resumed(before, [joined]) == holding(
-        entry("a", 1, tools=tools), entry("b", 2, place=3, tools=[Asked("s.three", 4, 2)])
+        entry("a", 1, tools=tools), entry("b", 2, place=3, tools=[AskedTool("s.three", 4, 2)])
     )
 
 
@@ -60,10 +60,10 @@ def test_bundles_that_became_one_keep_the_better_origin_the_latest_use_and_the_e
     assert together(entry("a"), entry("b", origin="always")).origin == "mapped"
     assert together(entry("a", origin="model"), entry("b", origin="always")).origin == "always"
     assert together(entry("a", place=7), entry("b", place=2)).place == 2
-    mine = [Asked("s.same", 5, 9), Asked("s.last", 8, 1)]
-    theirs = [Asked("s.same", 6, 3), Asked("s.first", 1, 4)]
+    mine = [AskedTool("s.same", 5, 9), AskedTool("s.last", 8, 1)]
+    theirs = [AskedTool("s.same", 6, 3), AskedTool("s.first", 1, 4)]
     assert together(entry("a", tools=mine), entry("b", tools=theirs)).tools == (
-        Asked("s.first", 1, 4), Asked("s.same", 5, 9), Asked("s.last", 8, 1),
+        AskedTool("s.first", 1, 4), AskedTool("s.same", 5, 9), AskedTool("s.last", 8, 1),
     )  # fmt: skip
 
 
@@ -115,25 +115,25 @@ def test_all_that_was_picked_stays_where_it_pushes_nothing_out_that_is_trusted()
 
 def test_tools_that_go_are_told_of_the_bundles_that_stay_in_the_order_they_were_asked_for() -> None:
     before = holding(
-        entry("a", 9, tools=[Asked("s.late", 6, 2), Asked("read_artifact", 7, 2), Asked("s.kept", 8, 8)]),
-        entry("b", 9, tools=[Asked("s.early", 2, 2)]),
+        entry("a", 9, tools=[AskedTool("s.late", 6, 2), AskedTool("read_artifact", 7, 2), AskedTool("s.kept", 8, 8)]),
+        entry("b", 9, tools=[AskedTool("s.early", 2, 2)]),
         entry("c", 9),
-        entry("gone", 1, "model", tools=[Asked("s.with_it", 1, 1)]),
+        entry("gone", 1, "model", tools=[AskedTool("s.with_it", 1, 1)]),
     )
     without = dict.fromkeys(("a", "b", "c"), ())
     applied = apply(before, [], tools_of({**without, "gone": ("s.1", "s.2")}), 1)
     assert applied.evicted == ("gone",)
     assert applied.evicted_tools == (("b", "s.early"), ("a", "s.late"))
-    assert [entry.tools for entry in applied.after.entries] == [(Asked("s.kept", 8, 8),), (), ()]
+    assert [entry.tools for entry in applied.after.entries] == [(AskedTool("s.kept", 8, 8),), (), ()]
 
 
 def test_a_cap_of_nothing_keeps_no_tool_that_was_asked_for() -> None:
-    before = holding(entry("a", tools=[Asked("s.one", 1, 1)]), entry("b"))
+    before = holding(entry("a", tools=[AskedTool("s.one", 1, 1)]), entry("b"))
     applied = apply(before, [("a", "mapped"), ("b", "mapped")], tools_of({"a": (), "b": ()}), 0)
     assert [entry.tools for entry in applied.after.entries] == [(), ()]
 
 
 def test_the_routers_own_tools_do_not_count() -> None:
-    before = holding(entry("a", 2, tools=[Asked("read_artifact", 1, 1)]), entry("b", 1, "model"))
+    before = holding(entry("a", 2, tools=[AskedTool("read_artifact", 1, 1)]), entry("b", 1, "model"))
     applied = apply(before, [], tools_of({"a": (), "b": ("s.b",)}), 1)
     assert applied.after.ids == ("a", "b")

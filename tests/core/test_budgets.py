@@ -8,7 +8,7 @@ import pytest
 from bundle_router.core.catalog import CallLimits
 from bundle_router.core.decide.budgets import (
     WINDOW,
-    Spent,
+    Totals,
     added,
     asked_hash,
     begun,
@@ -24,9 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def after(calls: list[tuple[int, int]], spent: Spent | None = None) -> Spent:
+def after(calls: list[tuple[int, int]], spent: Totals | None = None) -> Totals:
     """What was spent after calls of (asked, answered), of 10 bytes and 100 ms each."""
-    spent = spent or Spent()
+    spent = spent or Totals()
     for asked, answered in calls:
         spent = ended(begun(spent), asked, answered, 10, 100.0)
     return spent
@@ -45,30 +45,30 @@ def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(
 ) -> None:
     limits = CallLimits(**{f"{budget}_per_{of}": most})  # type: ignore[arg-type] # a table
 
-    def over(spent: Spent) -> tuple[str, str] | None:
+    def over(spent: Totals) -> tuple[str, str] | None:
         if of == "step":
             return over_budget(limits, spent, 99)
-        return over_total(limits, spent, None) if of == "run" else over_total(limits, Spent(), spent)
+        return over_total(limits, spent, None) if of == "run" else over_total(limits, Totals(), spent)
 
-    used_up = Spent(3, 3_000, 7_000_000.0)
-    assert over(Spent(2, 2_999, 6_999_999.0)) is None
+    used_up = Totals(3, 3_000, 7_000_000.0)
+    assert over(Totals(2, 2_999, 6_999_999.0)) is None
     code, told = over(used_up) or ("", "")
     assert code == f"{budget}_per_{of}"
     assert told.startswith(f"{who} has had {said}: it gets no more. ")
-    for tree in (None, Spent()):
+    for tree in (None, Totals()):
         assert (over_total(limits, used_up, tree) is not None) is (of == "run")
 
 
 def test_a_tree_is_bounded_by_any_one_of_its_budgets_and_has_what_its_runs_have_together() -> None:
     bounded = [CallLimits(**{f"{budget}_per_tree": most}) for budget, most, _ in USED_UP]  # type: ignore[arg-type] # a table
     assert [bounds_tree(limits) for limits in (*bounded, CallLimits())] == [True, True, True, False]
-    assert together((Spent(1, 20, 300.0), Spent(4, 50, 600.0))) == Spent(5, 70, 900.0)
+    assert together((Totals(1, 20, 300.0), Totals(4, 50, 600.0))) == Totals(5, 70, 900.0)
 
 
 def test_each_call_adds_what_it_came_to() -> None:
     spent = after([(1, 1), (2, 2)])
-    assert spent == Spent(2, 20, 200.0, 0, ((1, 1), (2, 2)))
-    assert added(spent, 5, 7.0) == Spent(2, 25, 207.0, 0, ((1, 1), (2, 2)))
+    assert spent == Totals(2, 20, 200.0, 0, ((1, 1), (2, 2)))
+    assert added(spent, 5, 7.0) == Totals(2, 25, 207.0, 0, ((1, 1), (2, 2)))
 
 
 def test_long_arguments_of_a_refused_call_are_kept_by_their_head_and_digest() -> None:
@@ -86,7 +86,7 @@ def test_what_is_asked_is_told_apart_by_name_and_arguments() -> None:
 
 
 def test_what_was_spent_is_recorded_by_name() -> None:
-    assert Spent(1, 20, 300.00049, 4).to_json() == {"calls": 1, "result_bytes": 20, "elapsed_ms": 300.0, "repeats": 4}
+    assert Totals(1, 20, 300.00049, 4).to_json() == {"calls": 1, "result_bytes": 20, "elapsed_ms": 300.0, "repeats": 4}
 
 
 CIRCLES: dict[str, tuple[list[tuple[int, int]], int]] = {
@@ -120,7 +120,7 @@ def test_the_calls_of_a_circle_are_refused_and_anything_else_is_the_way_out() ->
 def test_whoever_is_refused_for_repeating_has_asked_that_and_got_that_before(
     calls: list[tuple[int, int]], limit: int
 ) -> None:
-    limits, spent, made = CallLimits(repeated_calls=limit), Spent(), list[tuple[int, int]]()
+    limits, spent, made = CallLimits(repeated_calls=limit), Totals(), list[tuple[int, int]]()
     for asked, answered in calls:
         if over_budget(limits, spent, asked) is not None:
             assert len(made) > limit

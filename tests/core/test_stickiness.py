@@ -13,7 +13,7 @@ from bundle_router.core.models import (
     REASONS,
     Activation,
     Answer,
-    Asked,
+    AskedTool,
     Decision,
     Entry,
     Facts,
@@ -185,7 +185,7 @@ def test_a_bundle_of_globs_and_one_with_nothing_in_it_stay_like_any_other() -> N
 def test_a_tool_asked_for_too_long_ago_is_told_of_unless_the_step_shows_it_anyway() -> None:
     deferred = Bundle("y", "x", ("s.x", "s.y1", "s.y2"), effects=("read",), mode="deferred")
     over = catalog({"y": deferred}, activation=ActivationSettings(max_tools=1))
-    asked = tuple(Asked(tool, place, place) for place, tool in enumerate(deferred.tools, start=1))
+    asked = tuple(AskedTool(tool, place, place) for place, tool in enumerate(deferred.tools, start=1))
     before = Activation((Entry("y", "mapped", 3, tools=asked),))
     told = [row for row in taken(over, before, "ask", picking("y")).left_out if row.tool]
     assert [(row.id, row.code, row.tool, row.detail) for row in told] == [

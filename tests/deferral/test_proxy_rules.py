@@ -17,7 +17,7 @@ from bundle_router.deferral.hiding import (
     is_hidden,
     notes_of,
 )
-from bundle_router.deferral.rewriting import DeferralRules, Deferred, RequestRewriter, Untouched
+from bundle_router.deferral.rewriting import DeferralRules, Deferred, RequestRewriter, UnchangedRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ def nothing(_keys: Sequence[str]) -> Notes:
     return {}
 
 
-def rewrite(body: Any, notes: Notes | None = None) -> Deferred | Untouched:
+def rewrite(body: Any, notes: Notes | None = None) -> Deferred | UnchangedRequest:
     known = notes or {}
     text = body if isinstance(body, str) else json.dumps(body)
     return REWRITER.rewrite(text, lambda keys: {key: known[key] for key in keys if key in known})
@@ -88,14 +88,14 @@ def test_the_search_tool_comes_first_and_deferred_tools_last_in_their_order() ->
     ],
 )  # fmt: skip
 def test_what_forbids_deferral_leaves_the_request_as_it_came(change: dict[str, Any], reason: str) -> None:
-    assert rewrite(request(**change)) == Untouched(reason)
+    assert rewrite(request(**change)) == UnchangedRequest(reason)
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"tools": [], "tools": []}', '{"tools": 1}', "nothing", '{"model": NaN}']
 )
 def test_what_is_no_request_is_not_touched(text: str) -> None:
-    assert isinstance(rewrite(text), Untouched)
+    assert isinstance(rewrite(text), UnchangedRequest)
 
 
 def test_a_cache_mark_of_a_deferred_tool_goes_to_the_last_tool_that_may_carry_it() -> None:
@@ -147,7 +147,7 @@ def test_of_the_recorded_requests_those_of_clients_without_deferral_are_rewritte
     for path in captured(recordings):
         body = json.loads(path.read_text())["body"]
         found = rewrite(json.dumps(body))
-        seen[path.stem] = found.reason if isinstance(found, Untouched) else "deferred"
+        seen[path.stem] = found.reason if isinstance(found, UnchangedRequest) else "deferred"
         if isinstance(found, Deferred):
             check_request(json.loads(found.text))
     assert seen == {
@@ -294,7 +294,7 @@ def test_the_clients_view_and_the_store_give_the_upstreams_message_again(
     marked = copy.deepcopy(seen)
     marked[-1]["cache_control"] = {"type": "ephemeral"}  # as clients do
     back = rewrite(request(messages=[prompt, {"role": "assistant", "content": marked}]), notes)
-    if isinstance(back, Untouched):  # nearly everything was called without a search
+    if isinstance(back, UnchangedRequest):  # nearly everything was called without a search
         return
     restored = json.loads(back.text)["messages"][1]["content"]
     for block in restored:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from bundle_router import Router
 from bundle_router.core.models import Text
-from bundle_router.core.records.chain import Appended, File, Healed, Record, Writer
+from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.engine.engine import Engine, EngineVersions
@@ -42,7 +42,7 @@ class SimulatedLog:
     next_seq = property(lambda self: self._log.next_seq)
 
     @property
-    def healed(self) -> tuple[Healed, ...]:
+    def healed(self) -> tuple[RepairedTail, ...]:
         return self._log.healed
 
     def news(self) -> Iterable[Record]:

@@ -10,7 +10,7 @@ import pytest
 from bundle_router import Step
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.activation import from_messages
-from bundle_router.core.models import Activation, Asked, Entry
+from bundle_router.core.models import Activation, AskedTool, Entry
 from bundle_router.testing import FakeRouter, fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,8 +91,9 @@ def test_text_of_other_results_activates_nothing(shape: Any) -> None:
 def test_uses_and_places_are_in_the_order_of_the_calls() -> None:
     names = ("hub__get_issue", "x.y", "nobody__knows", "hub__close_issue", "hub__get_issue")
     assert from_messages(openai(*((name, {}, "ok") for name in names)), CATALOG) == Activation((
-        Entry("all", "search", 2, place=2, tools=(Asked("x.y", 3, 2),)),
-        Entry("hub", "search", 5, place=0, tools=(Asked("hub.get_issue", 1, 5), Asked("hub.close_issue", 4, 4))),
+        Entry("all", "search", 2, place=2, tools=(AskedTool("x.y", 3, 2),)),
+        Entry("hub", "search", 5, place=0,
+              tools=(AskedTool("hub.get_issue", 1, 5), AskedTool("hub.close_issue", 4, 4))),
     ))  # fmt: skip
 
 

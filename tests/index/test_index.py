@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bundle_router import Step
 from bundle_router.adapters.export import export
-from bundle_router.adapters.index import Built, dump, index_runs
+from bundle_router.adapters.index import IndexBuild, dump, index_runs
 from bundle_router.core.catalog import Route
 from bundle_router.core.records.tables import COLUMNS, rows
 from bundle_router.errors import RequestError, StorageError
@@ -24,7 +24,7 @@ from tests.index.recorded_runs import RecordedRuns
 Recorded = list[tuple[str, list[dict[str, Any]]]]
 
 
-def rebuild(recorded: Any, url: str, *, named: bool = False) -> Built:
+def rebuild(recorded: Any, url: str, *, named: bool = False) -> IndexBuild:
     """Fill an index from (run id, records) pairs."""
     runs = RecordedRuns(dict(recorded))
     return index_runs(runs, list(runs.records), url, named=named)

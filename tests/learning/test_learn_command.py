@@ -11,7 +11,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.learned_files import load_learned
 from bundle_router.core.decide.decide import Question
-from bundle_router.review.learning.learned_values import Learned
+from bundle_router.review.learning.learned_values import LearnedValues
 from bundle_router.testing import ScriptedSelector
 
 from tests.command_line import ROOT, json_of, run
@@ -79,7 +79,7 @@ def test_accepting_puts_exactly_what_was_printed_in_force(place: Path) -> None:
     printed = run(place, "learn", "--accept", version).stdout
     assert "written: config/learned/memory.json" in printed
     learned = load_learned(place / "config")
-    assert isinstance(learned, Learned)
+    assert isinstance(learned, LearnedValues)
     assert learned.memory is not None
     assert json_of(place, "learn")["changes"] is False
     with Router.open(place / "config", runs=place / "later", workspace=place) as router:

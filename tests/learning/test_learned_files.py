@@ -16,13 +16,13 @@ from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError, CorruptRun, StorageError
 from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned_values import NOTHING, Learned
+from bundle_router.review.learning.learned_values import NOTHING, LearnedValues
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 WEIGHTS = (("coverage", 1.5), ("margin", 4.0))
 CALIBRATION = Calibration(calibration_version(-2.0, WEIGHTS, 412), 412, -2.0, WEIGHTS)
 MEMORY = Memory({"snag": {"issues": 0.5}}, {"snag": 1.25, "the": 0.1}, 0.6, 40)
-LEARNED = Learned(MEMORY, (("issues", "sha256:1"),), CALIBRATION)
+LEARNED = LearnedValues(MEMORY, (("issues", "sha256:1"),), CALIBRATION)
 
 
 def test_what_was_accepted_is_read_back_with_its_versions(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ def test_where_nothing_was_accepted_nothing_is_in_force(tmp_path: Path) -> None:
 
 def test_what_is_no_longer_in_force_is_deleted(tmp_path: Path) -> None:
     save_learned(tmp_path, LEARNED)
-    save_learned(tmp_path, Learned(calibration=CALIBRATION))
-    assert load_learned(tmp_path) == Learned(calibration=CALIBRATION)
+    save_learned(tmp_path, LearnedValues(calibration=CALIBRATION))
+    assert load_learned(tmp_path) == LearnedValues(calibration=CALIBRATION)
     save_learned(tmp_path, NOTHING)
     assert load_learned(tmp_path) == NOTHING
 
@@ -89,7 +89,7 @@ def test_a_calibration_that_can_not_be_in_force_is_refused(
     tmp_path: Path, labels: int, weights: tuple[tuple[str, float], ...], said: str
 ) -> None:
     version = calibration_version(-2.0, weights, labels)
-    save_learned(tmp_path, Learned(calibration=Calibration(version, labels, -2.0, weights)))
+    save_learned(tmp_path, LearnedValues(calibration=Calibration(version, labels, -2.0, weights)))
     with pytest.raises(ConfigError, match=said):
         load_learned(tmp_path)
 

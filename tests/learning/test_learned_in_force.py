@@ -16,7 +16,7 @@ from bundle_router.core.catalog import Calibration
 from bundle_router.core.search.memory import Memory
 from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibration_version
-from bundle_router.review.learning.learned_values import Learned, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
 from bundle_router.testing import FakeClock, FakeDiagnostics
 from bundle_router.wiring.catalogs import load_remembering
 from bundle_router.wiring.searching import open_selector, open_tool_search
@@ -32,7 +32,7 @@ def test_accepted_memory_and_thresholds_are_used_and_named_in_the_decision(tmp_p
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
     weights = (("agreement", 1.0), ("margin", 4.0))
     calibration = Calibration(calibration_version(bias=-2.0, weights=weights, labels=400), 400, -2.0, weights)
-    save_learned(config, Learned(memory, known_of(memory, plain), calibration))
+    save_learned(config, LearnedValues(memory, known_of(memory, plain), calibration))
 
     with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
         assert router.catalog.revision != plain.revision
@@ -57,7 +57,7 @@ def test_search_ranks_bundles_with_the_memory_in_force_and_says_so(
 
     before = found()
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
-    save_learned(config, Learned(memory, known_of(memory, load_catalog(config))))
+    save_learned(config, LearnedValues(memory, known_of(memory, load_catalog(config))))
     after = found()
     assert (before["ranked"], before["memory"]) == ([], None)
     assert ([row["id"] for row in after["ranked"]], after["memory"]) == (["docs.fetch"], memory.revision)
@@ -88,13 +88,13 @@ def test_search_tools_ranks_a_tool_by_its_bundle_with_the_memory_in_force(
 
     assert found() == ("repo.read_file", "repo.read_file")
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
-    save_learned(config, Learned(memory, known_of(memory, catalog)))
+    save_learned(config, LearnedValues(memory, known_of(memory, catalog)))
     assert found() == ("docs.fetch", "docs.fetch")
     of_tools = Memory({"gizmo": {"repo.list_dir": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
-    save_learned(config, Learned(tools=of_tools, known_tools=known_tools_of(of_tools, catalog)))
+    save_learned(config, LearnedValues(tools=of_tools, known_tools=known_tools_of(of_tools, catalog)))
     assert found() == ("repo.list_dir", "repo.list_dir")
     other = tuple((name, "sha256:0") for name, _ in known_tools_of(of_tools, catalog))
-    save_learned(config, Learned(tools=of_tools, known_tools=other))
+    save_learned(config, LearnedValues(tools=of_tools, known_tools=other))
     assert found() == ("repo.read_file", "repo.read_file"), "a tool that is no longer what it was"
 
 
@@ -102,7 +102,7 @@ def test_a_learned_file_that_was_edited_by_hand_is_refused(tmp_path: Path) -> No
     config = tmp_path / "config"
     shutil.copytree(CONFIG, config)
     memory = Memory({"gizmo": {"docs.fetch": 3.0}}, {"gizmo": 1.0}, 1.0, 40)
-    (path,) = save_learned(config, Learned(memory, known_of(memory, load_catalog(config))))
+    (path,) = save_learned(config, LearnedValues(memory, known_of(memory, load_catalog(config))))
     path.write_text(path.read_text("utf-8").replace("3.0", "9.0"), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"learned/memory\.json"):
         Router.open(config, runs=tmp_path / "runs", workspace=tmp_path)

@@ -15,7 +15,7 @@ from bundle_router.core.search.sufficiency import judge, thresholds_version
 from bundle_router.review.learning.calibration import fold_of
 from bundle_router.review.learning.fitting import fit, hold_back
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.review.learning.learned_values import NOTHING, Learned
+from bundle_router.review.learning.learned_values import NOTHING, LearnedValues
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.review.learning.report_text import proposals_toml
 from bundle_router.wiring.searching import make_search
@@ -27,7 +27,7 @@ from tests.profiles import examples
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
 
-def taught(deployment: Any, now: Learned = NOTHING, current: Any = None, **options: Any) -> Learning:
+def taught(deployment: Any, now: LearnedValues = NOTHING, current: Any = None, **options: Any) -> Learning:
     catalog = current or deployment.catalog
     return learn(deployment.past(), deployment.catalogs, catalog, make_search(catalog), now, **options)
 
@@ -74,7 +74,9 @@ def test_a_memory_that_loses_on_the_newest_runs_is_not_proposed(kit: Any) -> Non
     assert fitted.after.mean < fitted.before.mean
     assert fitted.memory is None
     assert "newest" in fitted.why
-    assert taught(deployment, Learned(fitted.replay.memory)).then.memory is None, "and one in force is switched off"
+    assert taught(deployment, LearnedValues(fitted.replay.memory)).then.memory is None, (
+        "and one in force is switched off"
+    )
 
 
 def test_too_few_labels_teach_nothing_and_leave_what_is_in_force(kit: Any, deployment: Any) -> None:

@@ -14,7 +14,7 @@ from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_
 from bundle_router.adapters.learned_files import load_learned, save_learned
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.search.corpus import texts_of
-from bundle_router.core.search.index import Embedding, Near
+from bundle_router.core.search.index import Embedding, NearDocument
 from bundle_router.core.search.meaning import Passage, passage, passages_of
 from bundle_router.core.search.memory import LIMIT, Memory, past_texts
 from bundle_router.core.search.ranking import Memories, Search
@@ -23,7 +23,7 @@ from bundle_router.core.search.request import Request
 from bundle_router.errors import ConfigError
 from bundle_router.review.learning.calibration import calibrate
 from bundle_router.review.learning.labels import label_steps
-from bundle_router.review.learning.learned_values import NOTHING, Learned, known_of
+from bundle_router.review.learning.learned_values import NOTHING, LearnedValues, known_of
 from bundle_router.review.learning.report import Learning, learn
 from bundle_router.wiring.searching import make_search
 from hypothesis import given
@@ -95,7 +95,9 @@ def house_runs(kit: Any, number: int) -> dict[str, list[Any]]:
     return runs
 
 
-def taught(deployment: Any, embeds: Embeds | None, now: Learned = NOTHING, **options: Any) -> tuple[Learning, Search]:
+def taught(
+    deployment: Any, embeds: Embeds | None, now: LearnedValues = NOTHING, **options: Any
+) -> tuple[Learning, Search]:
     past, catalog = deployment.past(), deployment.catalog
     search = make_search(catalog)
     if embeds is not None:
@@ -309,7 +311,7 @@ steps = st.lists(
 @given(held=steps, cosines=st.lists(st.floats(0.0, 1.0), min_size=13, max_size=13), pull=st.sampled_from(PULLS))
 def test_one_run_says_little_however_much_it_repeats(held: list[PastText], cosines: list[float], pull: float) -> None:
     permitted = frozenset("abc")
-    near = [Near(key_of(str(n)), cosine) for n, cosine in enumerate(cosines)]
+    near = [NearDocument(key_of(str(n)), cosine) for n, cosine in enumerate(cosines)]
     everyone = Recollection.of(held, "toy/1", pull)
     votes = everyone.votes(near, permitted)
     assert set(votes) <= permitted

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
-from bundle_router.adapters.mcp.http import OneOrigin
+from bundle_router.adapters.mcp.http import OriginClient
 from bundle_router.adapters.mcp.posting import _Answer, read_object
 from bundle_router.core.tools.transport.tool_servers import RawResult
 
@@ -188,7 +188,7 @@ def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
     bench: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     ours = outcome(bench, ANSWERS[name])
-    monkeypatch.setattr(OneOrigin, "modern_posts", lambda _self, _pool: None)
+    monkeypatch.setattr(OriginClient, "modern_posts", lambda _self, _pool: None)
     assert ours == outcome(bench, ANSWERS[name])
 
 

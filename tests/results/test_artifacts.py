@@ -17,7 +17,7 @@ from bundle_router.adapters.artifact_files import ArtifactReader, RunArtifacts
 from bundle_router.adapters.media import describe
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.errors import CorruptRun, RequestError, StorageError
-from bundle_router.ports import ArtifactStore, Stored
+from bundle_router.ports import Artifact, ArtifactStore
 
 HELLO = b"hello"
 DIGEST = hashlib.sha256(HELLO).hexdigest()
@@ -45,7 +45,7 @@ def files(run_dir: Path) -> list[Path]:
 
 def test_bytes_come_back_by_their_digest(store: ArtifactStore, run_dir: Path) -> None:
     stored = store.put(HELLO, claimed_type="image/png", name="../../etc/passwd\0")
-    assert stored == Stored(
+    assert stored == Artifact(
         f"artifact:sha256:{DIGEST}", DIGEST, "text/plain; charset=utf-8", 5, "image/png", "../../etc/passwd\0"
     )
     assert store.get(DIGEST) == HELLO

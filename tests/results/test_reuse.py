@@ -15,7 +15,7 @@ from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.reusable_results import KeptResult, ResultCache, ReusableCall
-from bundle_router.core.tools.shaping import Shaped
+from bundle_router.core.tools.shaping import ShapedResult
 from bundle_router.engine.flow import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError, KeyConflict
 from bundle_router.testing import FakeClock
@@ -272,7 +272,7 @@ def test_an_untrusted_server_can_not_be_given_a_lifetime(site: Site) -> None:
 
 
 def kept(text: str = "x", until_ns: int = 10) -> KeptResult:
-    return KeptResult(Shaped(text), "r.1", until_ns)
+    return KeptResult(ShapedResult(text), "r.1", until_ns)
 
 
 def test_a_shelf_drops_what_is_old_and_what_was_not_used_for_longest() -> None:
@@ -306,7 +306,7 @@ def test_a_lifetime_is_over_when_the_clock_says_so() -> None:
     async def work() -> CallOutcome:
         nonlocal made
         made += 1
-        return CallOutcome("ok", "", Shaped(str(made)))
+        return CallOutcome("ok", "", ShapedResult(str(made)))
 
     async def main() -> list[str]:
         said = []
@@ -329,12 +329,12 @@ def test_a_read_that_was_under_way_when_something_changed_is_not_kept() -> None:
 
         async def read() -> CallOutcome:
             begun.append(asyncio.Event())
-            said = CallOutcome("ok", "", Shaped(str(len(begun))))
+            said = CallOutcome("ok", "", ShapedResult(str(len(begun))))
             await begun[-1].wait()
             return said
 
         async def change() -> CallOutcome:
-            return CallOutcome("ok", "", Shaped("changed"))
+            return CallOutcome("ok", "", ShapedResult("changed"))
 
         def look() -> Any:
             return results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", read)
@@ -361,7 +361,7 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
         results, known, made = ResultReuse(FakeClock()), catalog_of_readers(), iter("123456789")
 
         async def work() -> CallOutcome:
-            return CallOutcome("ok", "", Shaped(next(made)))
+            return CallOutcome("ok", "", ShapedResult(next(made)))
 
         async def look() -> str:
             return (await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.media import describe
-from bundle_router.core.tools.shaping import Shaped, shape
+from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.shaping.shape import looks_like_error
 from bundle_router.core.tools.transport.blocks import blocks_of
 
@@ -23,7 +23,7 @@ DRESSED_AS_SUCCESS = {
 """Results whose text is a failure although the server did not say so, by reading all of them."""
 
 
-def written(shaped: Shaped) -> str:
+def written(shaped: ShapedResult) -> str:
     head = [
         f"rule: {shaped.rule}",
         f"flags: {', '.join(shaped.flags) or '-'}",

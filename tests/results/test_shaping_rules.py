@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.media import describe
 from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping import Shaped, shape, visible
+from bundle_router.core.tools.shaping import ShapedResult, shape, visible
 from bundle_router.core.tools.shaping.references import MAX_BLOBS, MAX_LOOKS
 
 PNG = base64.b64decode(
@@ -24,7 +24,7 @@ NOISE = b"".join(hashlib.sha256(bytes([n])).digest() for n in range(200))
 NOISE64 = base64.b64encode(NOISE).decode()
 
 
-def shaped(*blocks: Block, max_chars: int = 12_000) -> Shaped:
+def shaped(*blocks: Block, max_chars: int = 12_000) -> ShapedResult:
     return shape(blocks, max_chars, describe)
 
 
@@ -310,7 +310,7 @@ def test_a_value_nested_beyond_reason_is_cut_off_in_words() -> None:
 @pytest.mark.parametrize("text", ["hello", "a\n\nb\n", "{'python': 1}", '{ "spaced" : 1 }', "[not json", "ünïcode 🙂"])
 def test_short_clean_text_comes_out_as_it_went_in(text: str) -> None:
     result = shaped(Text(text))
-    assert result == Shaped(text, (), len(text.encode()), len(text.encode()), "as_is")
+    assert result == ShapedResult(text, (), len(text.encode()), len(text.encode()), "as_is")
 
 
 def test_nothing_is_said_in_words() -> None:

@@ -14,7 +14,7 @@ from bundle_router.core.records import chain
 from bundle_router.core.records.chain import (
     FILES,
     BadLine,
-    Checked,
+    ChainCheck,
     File,
     Head,
     boundary,
@@ -109,7 +109,7 @@ def layout(sides: Sequence[int]) -> tuple[Layout, Head]:
     return files, Head(len(sides), prev)
 
 
-def walk(files: Layout, head: Head | None) -> Checked:
+def walk(files: Layout, head: Head | None) -> ChainCheck:
     names: list[File] = ["routing", "calls"]
     return check(dict(zip(names, files, strict=True)), "r", head)
 
@@ -120,7 +120,7 @@ sides = st.lists(st.integers(0, 1), min_size=2, max_size=8)
 @given(sides)
 def test_an_untouched_run_is_good_to_its_end(sides: list[int]) -> None:
     files, head = layout(sides)
-    assert walk(files, head) == Checked(head.count, head.hash, None)
+    assert walk(files, head) == ChainCheck(head.count, head.hash, None)
 
 
 @given(sides, st.data())

@@ -19,7 +19,7 @@ from bundle_router.core.search.meaning import fault_in
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.request import Request
-from bundle_router.review.learning.learned_values import Learned, known_of
+from bundle_router.review.learning.learned_values import LearnedValues, known_of
 from bundle_router.testing.upstream import Act, ScriptedServer, body, hang, status
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.searching import make_search_for, open_embedder
@@ -220,7 +220,7 @@ def remembering(of: Path, embedder: str) -> Memory:
     catalog = load_catalog(of)
     steps = [PastText(f"code {n} code", ("docs.fetch",), f"run-{n}") for n in range(9)]
     memory = Memory(recollection=Recollection.of(steps, embedder, 4.0))
-    save_learned(of, Learned(memory, known_of(memory, catalog)))
+    save_learned(of, LearnedValues(memory, known_of(memory, catalog)))
     return memory
 
 

@@ -9,7 +9,7 @@ import pytest
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
 from bundle_router.core.models import EFFECTS, Effect
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.search.fusion import Scored
+from bundle_router.core.search.fusion import ScoredId
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.sufficiency import REMEMBERED, SHIPPED, Judgement, is_harmless, judge
 from hypothesis import given
@@ -23,7 +23,7 @@ ALL = [bundle.id for bundle in BUNDLES]
 
 
 def ranking(*scored: tuple[str, float], evidence: Evidence = GOOD) -> Ranking:
-    return Ranking(tuple(Scored(id_, score) for id_, score in scored), evidence)
+    return Ranking(tuple(ScoredId(id_, score) for id_, score in scored), evidence)
 
 
 def judged(found: Ranking, of: Catalog | None = None, **more: Any) -> Judgement:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the endpoint needs the 'mcp' extra")
 
-from bundle_router.serving.listener import HELD_BYTES, Merged
+from bundle_router.serving.listener import HELD_BYTES, CoalescingTransport
 
 
 class Noting(asyncio.Transport):
@@ -30,7 +30,7 @@ class Noting(asyncio.Transport):
 def test_what_is_written_in_one_turn_of_the_loop_leaves_in_one_piece_and_in_order() -> None:
     async def main() -> list[bytes]:
         noting = Noting()
-        merged = Merged(noting, asyncio.get_running_loop())
+        merged = CoalescingTransport(noting, asyncio.get_running_loop())
         for turn in (b"ab", b"c", b""):
             for byte in turn:
                 merged.write(bytes([byte]))
@@ -44,7 +44,7 @@ def test_what_is_written_in_one_turn_of_the_loop_leaves_in_one_piece_and_in_orde
 def test_what_is_held_leaves_before_the_connection_is_closed_and_once() -> None:
     async def main() -> list[bytes]:
         noting = Noting()
-        merged = Merged(noting, asyncio.get_running_loop())
+        merged = CoalescingTransport(noting, asyncio.get_running_loop())
         merged.write(b"last words")
         assert not merged.is_closing()
         merged.close()
@@ -58,7 +58,7 @@ def test_what_is_held_leaves_before_the_connection_is_closed_and_once() -> None:
 def test_no_more_is_held_than_a_bounded_piece() -> None:
     async def main() -> list[int]:
         noting = Noting()
-        merged = Merged(noting, asyncio.get_running_loop())
+        merged = CoalescingTransport(noting, asyncio.get_running_loop())
         for _ in range(5):
             merged.write(b"x" * HELD_BYTES)
         at_once = [len(piece) for piece in noting.noted]

@@ -14,7 +14,7 @@ import pytest
 from bundle_router.errors import RequestError
 from bundle_router.serving import AccessTokens, ServiceAddress
 from bundle_router.serving.http import NOTHING
-from bundle_router.serving.refusals import Refusing
+from bundle_router.serving.refusals import RefusalApp
 
 from tests.command_line import run
 
@@ -105,7 +105,7 @@ def test_who_is_not_let_in_is_told_what_to_do_and_no_page_answers_a_program(site
                 assert ("allow" in answer.headers) is (status == 405), name
 
     bounds = "[service]\nmax_body_bytes = 1024\n"
-    site.serve_all(work, bounds, pages=Refusing(NOTHING), tokens=token_file(site.folder))
+    site.serve_all(work, bounds, pages=RefusalApp(NOTHING), tokens=token_file(site.folder))
 
 
 def test_a_token_that_the_verb_made_opens_what_it_says_and_is_kept_nowhere(site: Any) -> None:

@@ -30,7 +30,7 @@ from typing import Final, NoReturn
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
-from bundle_router.ports import Stored
+from bundle_router.ports import Artifact
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 POOL: Final = ".artifacts"
@@ -190,7 +190,7 @@ class RunArtifacts(ArtifactReader):
         self._pool = ArtifactPool(Path(self._run_dir).absolute().parent) if shared else None
         self._durable = durable
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
         """Store the bytes and return what they are. Raises StorageError (and leaves nothing behind), CorruptRun."""
         if len(data) > self._max_bytes:
             raise StorageError(
@@ -206,7 +206,7 @@ class RunArtifacts(ArtifactReader):
         except OSError as error:
             raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
         facts = self._describe(data)
-        return Stored(
+        return Artifact(
             uri=f"artifact:sha256:{sha256}",
             sha256=sha256,
             mime_type=facts.mime_type,

@@ -171,7 +171,7 @@ def _note_on(kept: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffolded:
+class ScaffoldedFile:
     """One file of the scaffold. `kept`: it was there before and was not touched. `note`: what to do about it, if
     anything."""
 
@@ -180,7 +180,7 @@ class Scaffolded:
     note: str = ""
 
 
-def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
+def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
     """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and return what was written.
 
     Raises RequestError when something can't be written; what was written before stays.
@@ -197,12 +197,12 @@ def scaffold(target: str | os.PathLike[str]) -> list[Scaffolded]:
                 file.write(text)
         except FileExistsError:
             if path.parent.is_dir():
-                done.append(Scaffolded(str(path), "kept", _note_on(path)))
+                done.append(ScaffoldedFile(str(path), "kept", _note_on(path)))
                 continue
             raise RequestError(
                 f"{path.parent} is not a folder", advice="move it away, or choose another place"
             ) from None
         except OSError as error:
             raise RequestError(f"{path} can't be written: {_reason(error)}", advice="choose another place") from error
-        done.append(Scaffolded(str(path), "written"))
+        done.append(ScaffoldedFile(str(path), "written"))
     return done

@@ -23,7 +23,7 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
     NOTHING,
-    Learned,
+    LearnedValues,
     calibration_from,
     calibration_json,
     memory_from,
@@ -42,7 +42,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
+def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
     """Return what is in force for a config folder (None: nothing can be). Raises ConfigError naming every file that is
     bad.
 
@@ -58,10 +58,10 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> Learned:
     if problems:
         raise ConfigError(problems)
     (of_bundles, known), (of_tools, known_tools) = memory or (None, ()), tools or (None, ())
-    return Learned(of_bundles, known, calibration, of_tools, known_tools)
+    return LearnedValues(of_bundles, known, calibration, of_tools, known_tools)
 
 
-def save_learned(config_folder: str | os.PathLike[str], learned: Learned) -> list[Path]:
+def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
     """Put exactly this in force: write what there is, delete what there is not. Return the files now there.
 
     Raises StorageError; what was written before it stays.

@@ -16,7 +16,7 @@ from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.demo import trouble
-from bundle_router.demo.real_servers import INSTALL, DemoServer, Missing, find_servers, serving_page, write_config
+from bundle_router.demo.real_servers import INSTALL, DemoServer, MissingServer, find_servers, serving_page, write_config
 from bundle_router.demo.repository import make
 from bundle_router.errors import NotInstalled
 from bundle_router.wiring.server_reviews import Review, remote_servers, review
@@ -33,7 +33,7 @@ def run_mcp(runs: str) -> int:
             raise NotInstalled("no tool server that the demo knows is installed", advice="\n  ".join(INSTALL))
         rows = _pin(folder / "config", servers)
         _show_review(servers, rows)
-        _show_missing([server for server in known if isinstance(server, Missing)])
+        _show_missing([server for server in known if isinstance(server, MissingServer)])
         run_id = f"demo-mcp-{new_run_id()}"
         decision, toolset, results = asyncio.run(_run(folder / "config", runs, run_id, repository.root, servers))
         _show_run(decision, toolset, results)
@@ -82,7 +82,7 @@ async def _run(
     return decision, toolset, results
 
 
-def _trouble(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[trouble.Survived]:
+def _trouble(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[trouble.FaultTrial]:
     _pin(config, [trouble.server(), well])
     return asyncio.run(trouble.survive(config, runs, run_id, workspace, well))
 
@@ -101,7 +101,7 @@ def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
     say()
 
 
-def _show_missing(missing: list[Missing]) -> None:
+def _show_missing(missing: list[MissingServer]) -> None:
     if not missing:
         return
     say("Skipped:")
@@ -177,7 +177,7 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
     say()
 
 
-def _show_trouble(rows: list[trouble.Survived]) -> None:
+def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
     heading("A server in trouble, and another that is called at the same time")
     say()
     table(
@@ -187,7 +187,7 @@ def _show_trouble(rows: list[trouble.Survived]) -> None:
     say()
 
 
-def _survived(row: trouble.Survived) -> tuple[object, ...]:
+def _survived(row: trouble.FaultTrial) -> tuple[object, ...]:
     _, outcome, elapsed, preview = _line(row.result)
     other = f"{row.beside.elapsed_ms:.0f}" if row.beside is not None else ""
     return row.what, outcome, elapsed, preview, _outcome(row.after), _outcome(row.beside), other

@@ -10,7 +10,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.errors import ConfigError, RequestError
-from bundle_router.review.imports import Imported, import_clients
+from bundle_router.review.imports import ImportedServers, import_clients
 from bundle_router.wiring.catalogs import LocalServers
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -94,7 +94,7 @@ def appended(config: str | None, local: LocalServers, texts: Mapping[Path, str])
     return whole
 
 
-def _show(made: Imported, texts: dict[Path, str], *, written: bool) -> None:
+def _show(made: ImportedServers, texts: dict[Path, str], *, written: bool) -> None:
     for path, text in texts.items():
         say(f"added to {path}:" if written else f"to add to {path} (--write adds it):")
         for line in text.rstrip().splitlines():

@@ -24,7 +24,7 @@ from bundle_router.review.learning.recorded_steps import PastStep, StepLabel, pa
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
     from bundle_router.core.search.ranking import Search
-    from bundle_router.review.learning.learned_values import Learned
+    from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
 EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json and calibration.json in
@@ -286,7 +286,7 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
         say(f"to accept exactly this: bundle-router learn --accept {learning.version}, with the same options")
 
 
-def _named(learned: Learned) -> str:
+def _named(learned: LearnedValues) -> str:
     return ", ".join(f"{name} {version[:19]}" for name, version in learned.revisions) or "nothing"
 
 

@@ -11,7 +11,7 @@ from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.records.replayed import Replayed
+from bundle_router.core.records.replayed import ReplayedDecision
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.behaviour import Behaviour, CauseGroup, ChangeKind, edited_words
@@ -21,7 +21,7 @@ from bundle_router.review.replaying import ReplayOutcome, RunReplays
 T = TypeVar("T")
 
 
-class EachRun:
+class ReadableRuns:
     """`status` is 0 as long as every run could be read to its end, else that of a broken run."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
     )
     replaying = RunReplays(archive, other, max(0, arguments.examples))
-    total, attempt = ReplayOutcome(Behaviour(replaying.examples)), EachRun()
+    total, attempt = ReplayOutcome(Behaviour(replaying.examples)), ReadableRuns()
     run_ids = arguments.run_ids or archive.run_ids()
     with progress("Replaying", sum(archive.summary(run_id).records or 0 for run_id in run_ids)) as done:
         for run_id in run_ids:
@@ -137,7 +137,7 @@ def _decisions(count: int) -> str:
     return f"{count:,} decision{'s' if count != 1 else ''}"
 
 
-def _cells(item: Replayed) -> tuple[object, ...]:
+def _cells(item: ReplayedDecision) -> tuple[object, ...]:
     gained = " ".join((*(f"+bundle:{id_}" for id_ in item.gained), *(f"+{name}" for name in item.gained_tools)))
     lost = " ".join((*(f"-bundle:{id_}" for id_ in item.lost), *(f"-{name}" for name in item.lost_tools)))
     step = f"{item.workflow} / {item.role} / {item.step}"

@@ -24,7 +24,7 @@ from bundle_router.review.unrouted import unpickable_line, unrouted_line
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
-    from bundle_router.adapters.index import Built
+    from bundle_router.adapters.index import IndexBuild
 
 
 LOOKED_AT: Final = 50
@@ -322,7 +322,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _passed_over(built: Built) -> int:
+def _passed_over(built: IndexBuild) -> int:
     """Name the runs that could not be read; the status that says so."""
     for _, why in built.problems:
         sys.stderr.write(visible(f"bundle-router: passed over: {why}") + "\n")

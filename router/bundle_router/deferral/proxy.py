@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from bundle_router.deferral.hiding import BrokenAnswer, StreamFilter, hide_in_message, is_hidden, notes_of
 from bundle_router.deferral.numbers import NumbersLog
-from bundle_router.deferral.rewriting import Deferred, RequestRewriter, Untouched
+from bundle_router.deferral.rewriting import Deferred, RequestRewriter, UnchangedRequest
 from bundle_router.deferral.store import HiddenStore
 from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, UpstreamAnswer, UpstreamFailed
 
@@ -105,10 +105,10 @@ class DeferralProxy:
         try:
             found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
-            found = Untouched(type(error).__name__)
+            found = UnchangedRequest(type(error).__name__)
         if isinstance(found, Deferred) and self._store is not None and self._store.refused(*_refusal_keys(found)):
-            found = Untouched("refused before")
-        if isinstance(found, Untouched):
+            found = UnchangedRequest("refused before")
+        if isinstance(found, UnchangedRequest):
             exchange.row["untouched"] = found.reason
             return
         exchange.deferred = found

@@ -54,7 +54,7 @@ class DeferralRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Untouched:
+class UnchangedRequest:
     """A request that goes out as it came, and why."""
 
     reason: str
@@ -90,7 +90,7 @@ class ToolList:
 Recall = Callable[[Sequence[str]], Mapping[str, Sequence[HiddenBlock]]]
 
 
-class NotARequest(ValueError):
+class UnreadableBody(ValueError):
     """The body is no request that this module reads."""
 
 
@@ -102,14 +102,14 @@ class RequestRewriter:
         self._lists: OrderedDict[str, ToolList] = OrderedDict()
         self._texts: OrderedDict[tuple[str, frozenset[str]], tuple[str, int, int]] = OrderedDict()
 
-    def rewrite(self, text: str, recall: Recall) -> Deferred | Untouched:
+    def rewrite(self, text: str, recall: Recall) -> Deferred | UnchangedRequest:
         """Return the rewritten request. `recall` returns what was hidden, by the keys of messages and placeholders."""
         try:
             parts = self._parts(text)
         except (ValueError, IndexError, RecursionError):
-            return Untouched("not read")
+            return UnchangedRequest("not read")
         found = self._read(parts)
-        if isinstance(found, Untouched):
+        if isinstance(found, UnchangedRequest):
             return found
         tools, messages = found
         keys = [_keys_of(message.value, messages[i - 1].value if i else None) for i, message in enumerate(messages)]
@@ -130,7 +130,7 @@ class RequestRewriter:
                 restored += len(new)
         deferred = tools.qualifying - (called - searched)
         if len(deferred) < self._rules.min_tools:
-            return Untouched("too few tools")
+            return UnchangedRequest("too few tools")
         member = parts["tools"]
         shown, original_bytes, upfront_bytes = self._tools_text(tools, deferred)
         edits.append((member.start, member.end, shown))
@@ -152,7 +152,7 @@ class RequestRewriter:
         parts: dict[str, Member] = {}
         for member in members(text, start_of(text), self._split):
             if member.key in parts:
-                raise NotARequest("a key stands in it twice")
+                raise UnreadableBody("a key stands in it twice")
             parts[member.key] = member
         return parts
 
@@ -176,23 +176,23 @@ class RequestRewriter:
             self._lists.popitem(last=False)
         return made, end
 
-    def _read(self, parts: Mapping[str, Member]) -> tuple[ToolList, list[Element]] | Untouched:
+    def _read(self, parts: Mapping[str, Member]) -> tuple[ToolList, list[Element]] | UnchangedRequest:
         tools = parts["tools"].value if "tools" in parts else None
         messages = parts["messages"].value if "messages" in parts else None
         model = parts["model"].value if "model" in parts else None
         if not isinstance(tools, ToolList) or not isinstance(messages, list) or not isinstance(model, str):
-            return Untouched("no tools")
+            return UnchangedRequest("no tools")
         if tools.obstacle:
-            return Untouched(tools.obstacle)
+            return UnchangedRequest(tools.obstacle)
         if not can_search(model) and model not in self._rules.models:
-            return Untouched("model")
+            return UnchangedRequest("model")
         choice = parts["tool_choice"].value if "tool_choice" in parts else None
         if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
-            return Untouched("forced tool")
+            return UnchangedRequest("forced tool")
         if any(_defers(message.value) for message in messages):
-            return Untouched("native")
+            return UnchangedRequest("native")
         if len(tools.qualifying) < self._rules.min_tools:
-            return Untouched("too few tools")
+            return UnchangedRequest("too few tools")
         return tools, messages
 
     def _qualifying(self, tools: Sequence[Element]) -> frozenset[str]:

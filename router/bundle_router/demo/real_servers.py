@@ -57,7 +57,7 @@ class DemoServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingServer:
     """A server that the demo knows and that is not here: what is not there, and how it is had."""
 
     name: str
@@ -65,7 +65,7 @@ class Missing:
     why: str
 
 
-def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | Missing]:
+def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | MissingServer]:
     """Return each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in
     `FOLDERS`, or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser
     looks at; `scratch` is where it may leave files."""
@@ -87,31 +87,33 @@ def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> 
     ]
 
 
-def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | Missing:
+def _npm(name: str, trust: Trust, calls: Calls, *args: str) -> DemoServer | MissingServer:
     package = f"npm @modelcontextprotocol/server-{name}"
     argv = _node_program(f"@modelcontextprotocol/server-{name}/dist/index.js", f"mcp-server-{name}")
     if isinstance(argv, str):
-        return Missing(name, package, argv)
+        return MissingServer(name, package, argv)
     return DemoServer(name, package, argv[0], (*argv[1:], *args), trust, calls)
 
 
-def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | Missing:
+def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | MissingServer:
     program = f"mcp-server-{name}"
     places = [*(folder / "venv" / "bin" / program for folder in _folders()), Path(sys.prefix, "bin", program)]
     found = next((str(place) for place in places if place.is_file()), None) or shutil.which(program)
     if found is None:
-        return Missing(name, f"PyPI {program}", "it is not installed")
+        return MissingServer(name, f"PyPI {program}", "it is not installed")
     return DemoServer(name, f"PyPI {program}", found, args, "untrusted", calls)
 
 
-def _browser(page_url: str, scratch: Path) -> DemoServer | Missing:
+def _browser(page_url: str, scratch: Path) -> DemoServer | MissingServer:
     package = "npm @playwright/mcp"
     argv = _node_program("@playwright/mcp/cli.js", "playwright-mcp")
     if isinstance(argv, str):
-        return Missing("browser", package, argv)
+        return MissingServer("browser", package, argv)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        return Missing("browser", package, "there is no chromium or chrome to drive (Debian: apt install chromium)")
+        return MissingServer(
+            "browser", package, "there is no chromium or chrome to drive (Debian: apt install chromium)"
+        )
     options = ["--headless", "--isolated", "--executable-path", browser, "--output-dir", str(scratch)]
     if os.geteuid() == 0:
         options.append("--no-sandbox")  # chromium refuses to run as root with it; the page is the demo's own

@@ -20,7 +20,7 @@ NAME: Final = "faulty"
 
 
 @dataclass(frozen=True, slots=True)
-class Survived:
+class FaultTrial:
     """One fault: what its call gave, what the same server's next call gave, and what another server's call gave that
     was made at the same time (None without another)."""
 
@@ -42,7 +42,7 @@ def server() -> DemoServer:
     return DemoServer(NAME, "the demo's own", sys.executable, ("-I", "-S", script), "trusted", calls, timeout_s=HANG_S)
 
 
-async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None) -> list[Survived]:
+async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None) -> list[FaultTrial]:
     """Run each fault, the call after it, and a call of the server that is `well` at the same time."""
     from bundle_router.wiring import Router
 
@@ -64,5 +64,5 @@ async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: D
         rows = []
         for fault, what in faulty.FAULTS.items():
             result, other = await asyncio.gather(call(f"{NAME}.{fault}", {}), beside())
-            rows.append(Survived(fault, what, result, await call(f"{NAME}.echo", {}), other))
+            rows.append(FaultTrial(fault, what, result, await call(f"{NAME}.echo", {}), other))
     return rows

@@ -25,16 +25,16 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure.placing import as_presented, waits
-from bundle_router.core.tools.meta_tools.resolving import Resolved, resolve
+from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
-from bundle_router.core.tools.shaping import Shaped, shape
+from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
@@ -168,7 +168,7 @@ _OF_BOTH: Final = (
 
 
 def admit(
-    at: CallPorts, state: RunState, request: CallRequest, checked: CheckedArguments, tree: Spent | None, wait_s: float
+    at: CallPorts, state: RunState, request: CallRequest, checked: CheckedArguments, tree: Totals | None, wait_s: float
 ) -> AdmittedCall | KeyTaken | Result | None:
     """Resolve and judge a call and record its start; or record the refusal and return it. `tree` is what the tree of
     runs has spent, where that is bounded.
@@ -237,7 +237,7 @@ def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusa
     return finish_call(ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s)
 
 
-def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Spent | None) -> Refusal | None:
+def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
     """Return the refusal of a call for which no budget is left. The caller holds the run's lock."""
     limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.address)
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
@@ -253,7 +253,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     def end(wait_s: float) -> Result | None:
         tree = at.runs.tree_spent(at.run)
         others = replace(tree, calls=tree.calls - 1) if tree is not None else None
-        over = budgets.over_total(call.state.catalog.settings.limits, Spent(), others)
+        over = budgets.over_total(call.state.catalog.settings.limits, Totals(), others)
         if over is None:
             return None
         code, text = over
@@ -293,7 +293,7 @@ def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
 
 
 def _refusal(
-    state: RunState, exposed: Mapping[str, str], resolved: Resolved, request: CallRequest, checked: CheckedArguments
+    state: RunState, exposed: Mapping[str, str], resolved: ResolvedName, request: CallRequest, checked: CheckedArguments
 ) -> Refusal | None:
     tool = resolved.name
     if not resolved.known:
@@ -313,7 +313,7 @@ def _refusal(
     return None
 
 
-def _hint(resolved: Resolved, exposed: Mapping[str, str]) -> str:
+def _hint(resolved: ResolvedName, exposed: Mapping[str, str]) -> str:
     if resolved.hint:
         return resolved.hint
     some = list(exposed)[:MAX_NAMED]
@@ -344,7 +344,7 @@ async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         stored = await store(at.run, outcome.shaped.blobs)
     except BaseException as ended:
         kind, code = ended_by(ended)
-        nothing = CallOutcome(kind, code, Shaped.empty())
+        nothing = CallOutcome(kind, code, ShapedResult.empty())
         try:
             await asyncio.shield(
                 at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, nothing, wait_s=wait_s))

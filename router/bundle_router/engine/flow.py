@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models import Block, Outcome
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.tools.meta_tools.artifact_pages import Finder
 from bundle_router.core.tools.reusable_results import (
     KeptResult,
@@ -27,7 +27,7 @@ from bundle_router.core.tools.reusable_results import (
     place_of,
     reuse_of,
 )
-from bundle_router.core.tools.shaping import MediaFacts, Shaped
+from bundle_router.core.tools.shaping import MediaFacts, ShapedResult
 from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.dataclass import dataclass
 from bundle_router.errors import RunBusy, StorageError
@@ -74,10 +74,10 @@ class CallOutcome:
 
     outcome: Outcome
     code: str
-    shaped: Shaped
+    shaped: ShapedResult
     source: str = ""
     answer: ServerReply | None = None
-    stored: tuple[Stored, ...] = ()
+    stored: tuple[Artifact, ...] = ()
     joined: tuple[tuple[str, str], ...] = ()
     whole: tuple[Block, ...] | None = None
     queued_ms: float = 0.0

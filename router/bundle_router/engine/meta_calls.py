@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome, Text
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools.artifact_pages import (
     describe_media,
@@ -93,7 +93,7 @@ class MetaReply:
     code: str = ""
     asked: tuple[tuple[str, tuple[str, ...]], ...] = ()
     refused: tuple[MissedTool, ...] = ()
-    media: tuple[Stored, ...] = ()
+    media: tuple[Artifact, ...] = ()
     signed: tuple[str, ...] = ()
 
 
@@ -113,7 +113,7 @@ class MetaQuestion:
 
 
 async def answer(
-    at: CallPorts, state: RunState, request: CallRequest, artifact: Callable[[str], bytes], tree: Spent | None
+    at: CallPorts, state: RunState, request: CallRequest, artifact: Callable[[str], bytes], tree: Totals | None
 ) -> Result:
     """Answer, activate and record. `tree` is what the tree of runs has spent, where that is bounded."""
     ports, run, catalog = at.ports, at.run, state.catalog
@@ -272,8 +272,8 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
     return MetaReply(search_lines(wanted, text, find, cap))
 
 
-def _stored(uri: str, data: bytes, facts: MediaFacts) -> Stored:
+def _stored(uri: str, data: bytes, facts: MediaFacts) -> Artifact:
     """Return what is known of an artifact that is there already; what a tool said of it is in its call's record."""
     sha256 = uri.rpartition(":")[2]
-    stored = Stored(uri, sha256, facts.mime_type, len(data), role="media")
+    stored = Artifact(uri, sha256, facts.mime_type, len(data), role="media")
     return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
 from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
@@ -86,7 +86,7 @@ class OpenRun:
         return self.fold.take_all(self.log.news())
 
     def append_call(
-        self, record: dict[str, Any], *, compare: bool, wait_s: float, spent: Spent | None = None
+        self, record: dict[str, Any], *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
         records were taken in. `spent`: what the fold says of the record now. The caller holds the lock."""
@@ -520,7 +520,7 @@ class RunTable:
 
     # --- the tree --------------------------------------------------------------------------------------------------
 
-    def tree_spent(self, run: OpenRun) -> Spent | None:
+    def tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the tree of runs has come to that a run belongs to; None where no tree is bounded."""
         if not budgets.bounds_tree(self._catalog.settings.limits):
             return None

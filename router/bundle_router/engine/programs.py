@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.models import MODES, Data, Text
 from bundle_router.core.models.canonical import digest
@@ -64,7 +64,7 @@ def callable_in_code(state: RunState) -> dict[str, str]:
 
 
 async def execute(
-    at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call, tree: Spent | None
+    at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call, tree: Totals | None
 ) -> Result:
     """Run the program of a call to `execute`, and return what it printed. `tree` is what the tree of runs has spent."""
     ports, run, limits = at.ports, at.run, state.catalog.settings.limits

@@ -23,12 +23,12 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Text
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.call_records import RequestPassed
-from bundle_router.core.tools.shaping import Shaped, shape
+from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.pass_through import (
     CHANGED,
@@ -73,7 +73,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PassedThrough:
+class PassthroughServers:
     """The servers of which something is passed on, in the order of their names, as a run stands now."""
 
     servers: tuple[Server, ...]
@@ -86,14 +86,14 @@ class PassedThrough:
         return frozenset(feature for server in self.servers for feature in server.pass_through)
 
 
-def passed_through(state: RunState) -> PassedThrough:
+def passed_through(state: RunState) -> PassthroughServers:
     """Return the servers of the tools that the current decision exposes, as far as anything of them is passed on."""
     catalog = state.catalog
     wanted = {s.name for s in catalog.servers.values() if s.pass_through and s.trust == "trusted"}
     if not wanted:
-        return PassedThrough(())
+        return PassthroughServers(())
     exposing = {tool.partition(".")[0] for tool in state.exposed()}
-    return PassedThrough(tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
+    return PassthroughServers(tuple(catalog.servers[name] for name in sorted(wanted & exposing)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class RelayedRequest:
     servers: ToolServers | None
     state: RunState
     client: Client
-    tree: Spent | None = None
+    tree: Totals | None = None
 
     @property
-    def _passed(self) -> PassedThrough:
+    def _passed(self) -> PassthroughServers:
         return passed_through(self.state)
 
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
@@ -260,7 +260,7 @@ class RelayedRequest:
             shaped, stored = await self._shaped(answer)
         except BaseException as ended:
             outcome, code = ended_by(ended)
-            await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), Shaped.empty()))
+            await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()))
             raise
         await self._record(request, answer, shaped, stored)
         await self.at.on_disk()
@@ -272,7 +272,7 @@ class RelayedRequest:
         arguments = encode(self.at.ports.redactor.redact_value(dict(params)))
         return _Request(server.name, method, arguments, self.at.ports.clock.monotonic_ns())
 
-    async def _shaped(self, answer: ServerReply) -> tuple[Shaped, tuple[Stored, ...]]:
+    async def _shaped(self, answer: ServerReply) -> tuple[ShapedResult, tuple[Artifact, ...]]:
         """Return the answer as the record holds it."""
         max_chars = self.state.catalog.settings.limits.max_result_chars
         shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
@@ -290,12 +290,12 @@ class RelayedRequest:
         return text
 
     async def _record(
-        self, request: _Request, answer: ServerReply, shaped: Shaped, stored: Sequence[Stored] = ()
+        self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact] = ()
     ) -> None:
         await on_store(self.at.runs.store, partial(self._append, request, answer, shaped, stored))
 
     def _append(
-        self, request: _Request, answer: ServerReply, shaped: Shaped, stored: Sequence[Stored], wait_s: float
+        self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact], wait_s: float
     ) -> None:
         ports, run = self.at.ports, self.at.run
 

@@ -28,13 +28,13 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.budgets import HEAD, shortened
 from bundle_router.core.models import Activation, Block, Outcome
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
 from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, filled, handles_in
 from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.meta_tools.resolving import resolve
-from bundle_router.core.tools.shaping import Blob, Part, Shaped, is_small, shape
+from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope
@@ -110,7 +110,7 @@ def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
 
 INLINE_CHARS: Final = 32_768
 """Arguments and results up to this size are dealt with on the event loop; larger ones, and media, in a thread."""
-Artifact = Callable[[str], bytes]
+FetchArtifact = Callable[[str], bytes]
 """The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
 
 
@@ -130,7 +130,7 @@ def may_hold_handles(arguments: Arguments) -> bool:
 
 @asynccontextmanager
 async def with_artifacts(
-    ports: EnginePorts, state: RunState, artifact: Artifact, name: str, arguments: Arguments
+    ports: EnginePorts, state: RunState, artifact: FetchArtifact, name: str, arguments: Arguments
 ) -> AsyncIterator[Arguments]:
     """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
     such. What is recorded stays as it was."""
@@ -172,7 +172,7 @@ class ArtifactFiller:
 
     ports: EnginePorts
     state: RunState
-    artifact: Artifact
+    artifact: FetchArtifact
     server: Server
     scratch: Scratch | None
 
@@ -276,7 +276,7 @@ class Result:
     """What the model is to see, errors included."""
     code: str = ""
     """Why, where the outcome is not `ok`: a denial's code, or the tool's own word."""
-    artifacts: tuple[Stored, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     """Media and whole results that were stored."""
     call_id: str = ""
     """The id of its record; empty where it has none."""
@@ -314,7 +314,7 @@ class Result:
     def from_json(cls, value: Mapping[str, Any]) -> Result:
         """Return the result that `to_json` gave. Raises KeyError or TypeError for what is not one."""
         row = {name: value[name] for name in _PLAIN} | {name: tuple(value[name]) for name in _LISTS}
-        return cls(**row, artifacts=tuple(Stored(**one) for one in value["artifacts"]))
+        return cls(**row, artifacts=tuple(Artifact(**one) for one in value["artifacts"]))
 
 
 _LISTS: Final = ("joined", "flags")
@@ -383,22 +383,22 @@ def recordable(name: object) -> str:
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
-async def shape_blocks(ports: EnginePorts, max_chars: int, blocks: Sequence[Block]) -> Shaped:
+async def shape_blocks(ports: EnginePorts, max_chars: int, blocks: Sequence[Block]) -> ShapedResult:
     """Return what the blocks are to the model. Off the event loop where that takes a while."""
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe)
-    shaped: Shaped = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe))
+    shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe))
     return shaped
 
 
-async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Stored, ...]:
+async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
     """Store the artifacts of a result, or of arguments, with the run."""
     if not blobs:
         return ()
     return await asyncio.to_thread(lambda: tuple(_kept(run, blob) for blob in blobs))
 
 
-def _kept(run: OpenRun, blob: Blob) -> Stored:
+def _kept(run: OpenRun, blob: Blob) -> Artifact:
     stored = run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name)
     return replace(stored, role=blob.role)
 
@@ -473,7 +473,7 @@ def result_of(
     )
 
 
-def _readers(run: OpenRun, call: AdmittedCall, shaped: Shaped) -> Joined:
+def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
     """With the first result that can be read on, the tools that read it join the array."""
     if not call.request.joins or not any(_is_readable(blob) for blob in shaped.blobs):
         return ()

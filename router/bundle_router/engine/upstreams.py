@@ -35,7 +35,7 @@ from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrowed
-from bundle_router.core.tools.pins.usable import PinSetting, Usable, drifted_among, usable, with_cards
+from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.surface import RunState, exposed_now
@@ -191,7 +191,7 @@ class Servers:
         listing = self._sessions.known(name, scope=scope)
         return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
 
-    def _usable(self, server: Server, listing: Listing | None) -> Usable:
+    def _usable(self, server: Server, listing: Listing | None) -> UsableCards:
         admitted = listing.admitted if listing is not None else None
         return usable(self._pins.get(server.name), admitted, server, self._setting, self._reviewed.get(server.name))
 
@@ -205,7 +205,7 @@ class Servers:
         return status.reason, _NEVER
 
     def _empty(
-        self, server: Server, listing: Listing | None, found: Usable, principal: str, now: int
+        self, server: Server, listing: Listing | None, found: UsableCards, principal: str, now: int
     ) -> tuple[str, int]:
         """Return why nothing of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.mapping import Addressed, applies
+from bundle_router.core.decide.mapping import AddressedRow, applies
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replayed import Replayed, replay
+from bundle_router.core.records.replayed import ReplayedDecision, replay
 from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_named, with_edits
 
 MAX_TRIED: Final = 40
@@ -110,7 +110,7 @@ class Behaviour:
         """Return the groups, the largest first."""
         return sorted(self.groups.values(), key=lambda group: (-group.decisions, [str(e) for e in group.cause.edits]))
 
-    def add(self, replayed: Replayed, causes: Mapping[Changed, Cause]) -> None:
+    def add(self, replayed: ReplayedDecision, causes: Mapping[Changed, Cause]) -> None:
         """Count a decision, under each cause once."""
         self.counts[replayed.outcome] += 1
         by_cause: dict[Cause, list[Changed]] = {}
@@ -139,7 +139,7 @@ class Behaviour:
         return {"counts": dict(self.counts), "groups": [group.to_json(places) for group in self.ordered()]}
 
 
-def changes_of(replayed: Replayed) -> tuple[Changed, ...]:
+def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:
     """Return what a decision gains and loses when it is taken again (rule 1)."""
     if replayed.outcome in ("identical", "same_bundles"):
         return ()
@@ -165,7 +165,7 @@ class CauseFinder:
         self._catalogs: dict[tuple[ConfigEdit, ...], Catalog] = {}
         self._remembered: dict[object, Mapping[Changed, Cause]] = {}
 
-    def causes(self, record: DecisionRecord, replayed: Replayed) -> Mapping[Changed, Cause]:
+    def causes(self, record: DecisionRecord, replayed: ReplayedDecision) -> Mapping[Changed, Cause]:
         """Return the cause of each change of a decision. Alike decisions are looked into once."""
         changes = changes_of(replayed)
         if not changes:
@@ -221,7 +221,7 @@ class CauseFinder:
         places += [(grant.workflow, grant.role, grant.step) for grant in record.facts.grants]
         return any(applies(row, place) for row in self._versions(edit) for place in places)
 
-    def _versions(self, edit: ConfigEdit) -> Iterator[Addressed]:
+    def _versions(self, edit: ConfigEdit) -> Iterator[AddressedRow]:
         for rows in self._rows[edit.table]:
             if edit.name in rows:
                 yield rows[edit.name]

@@ -164,7 +164,7 @@ def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedRow:
     """What became of one row. `settled`: `mapping`, or search's verdict. `shown`: bundles it would be shown unasked;
     `tokens` of them. `confidence` is search's probability where there is a calibration, else its margin."""
 
@@ -181,7 +181,7 @@ class Ranked:
     """Bundles it needs that search may not pick here: they are never ranked, and count as not found."""
 
 
-def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> Ranked:
+def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> RankedRow:
     """Ranks and judges one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
     step, request = row.as_step(), row.as_request()
@@ -194,7 +194,7 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
     settled, shown, tokens = _settled(row, step, catalog, facts, judged)
     use = judged.use
     gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)
-    return Ranked(
+    return RankedRow(
         row=row,
         gold=gold,
         bundles=tuple(scored.id for scored in ranking.scored),
@@ -271,7 +271,7 @@ class Measures:
 
 
 def measure(
-    ranked: Sequence[Ranked],
+    ranked: Sequence[RankedRow],
     elapsed_ms: Sequence[float],
     catalog: Catalog,
     *,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.chain import is_early
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replayed import Replayed, catalog_from, replay
+from bundle_router.core.records.replayed import ReplayedDecision, catalog_from, replay
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
 
@@ -36,13 +36,13 @@ class ReplayOutcome:
     """What became of decisions. `differing` and `early` hold the first `MAX_KEPT`, the counts are of all."""
 
     behaviour: Behaviour
-    differing: list[Replayed] = field(default_factory=list)
+    differing: list[ReplayedDecision] = field(default_factory=list)
     differing_count: int = 0
-    early: list[Replayed] = field(default_factory=list)
+    early: list[ReplayedDecision] = field(default_factory=list)
     early_count: int = 0
     early_parts: set[str] = field(default_factory=set)
 
-    def add(self, replayed: Replayed, *, is_early_detail: bool) -> None:
+    def add(self, replayed: ReplayedDecision, *, is_early_detail: bool) -> None:
         if is_early_detail:
             self.early_count += 1
             self.early_parts.update(replayed.differs)
@@ -130,7 +130,7 @@ class RunReplays:
         return found
 
 
-def replayed_row(item: Replayed) -> dict[str, object]:
+def replayed_row(item: ReplayedDecision) -> dict[str, object]:
     names = ("run_id", "seq", "workflow", "role", "step", "outcome")
     lists = ("gained", "lost", "gained_tools", "lost_tools", "differs")
     return {**{name: getattr(item, name) for name in names}, **{name: list(getattr(item, name)) for name in lists}}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.serving.gate import PROGRAMS, Admission, judge, misplaced
 from bundle_router.serving.keys import Scope
-from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Refusing, Send, lacks, refuse
+from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, lacks, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
     def built(served: Sequence[BaseRoute]) -> Asgi:
         app = Starlette(routes=list(served), exception_handlers={HTTPException: refused})
         app.router.redirect_slashes = False
-        app.router.default = Refusing(NOTHING)
+        app.router.default = RefusalApp(NOTHING)
         return app
 
     whole = built(routes)

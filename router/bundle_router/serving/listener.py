@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger("bundle_router.serving.http")
 _LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
 
 
-class Merged:
+class CoalescingTransport:
     """A transport that sends what is written in one turn of the loop as one piece: an answer's head and its body are
     one system call, and one packet for the client to wake up for."""
 
@@ -77,7 +77,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(Merged(transport, self.loop))  # type: ignore[arg-type] # by its methods it is one
+        super().connection_made(CoalescingTransport(transport, self.loop))  # type: ignore[arg-type] # by its methods it is one
         self._expect()
 
     def data_received(self, data: bytes) -> None:

@@ -66,7 +66,7 @@ async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = 
     await send({"type": "http.response.body", "body": body})
 
 
-class Refusing:
+class RefusalApp:
     """An ASGI application that answers every request with the same refusal."""
 
     def __init__(self, refusal: Refusal) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.artifacts import Stored
-from bundle_router.core.records.chain import FILES, Appended, File, Healed, Record, Writer, genesis, parse, seal
+from bundle_router.core.models.artifacts import Artifact
+from bundle_router.core.records.chain import FILES, Appended, File, Record, RepairedTail, Writer, genesis, parse, seal
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor
 
@@ -26,10 +26,10 @@ class MemoryArtifacts:
     def __init__(self) -> None:
         self.bytes: dict[str, bytes] = {}
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
         sha256 = hashlib.sha256(data).hexdigest()
         self.bytes[sha256] = bytes(data)
-        return Stored(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
+        return Artifact(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
 
     def get(self, sha256: str) -> bytes:
         data = self.bytes[sha256]
@@ -96,7 +96,7 @@ class MemoryRunLog:
         self._number = number
         self._at = 0
         self._ended = False
-        self.healed: tuple[Healed, ...] = ()
+        self.healed: tuple[RepairedTail, ...] = ()
 
     @property
     def path(self) -> str:

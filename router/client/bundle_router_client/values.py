@@ -61,7 +61,7 @@ class Step(Sent):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-class Asked(Received):
+class AskedTool(Received):
     """One deferred tool that the run asked for."""
 
     name: str
@@ -77,7 +77,7 @@ class Entry(Received):
     used: int
     inherited: bool = False
     place: int = 0
-    tools: tuple[Asked, ...] = ()
+    tools: tuple[AskedTool, ...] = ()
 
 
 class Activation(Received):
@@ -219,7 +219,7 @@ class Toolset(Received):
     digest: str = ""
 
 
-class Stored(Received):
+class Artifact(Received):
     """A stored artifact."""
 
     uri: str
@@ -240,7 +240,7 @@ class Result(Received):
     outcome: str
     text: str
     code: str = ""
-    artifacts: tuple[Stored, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     call_id: str = ""
     decision_id: str = ""
     tool: str = ""

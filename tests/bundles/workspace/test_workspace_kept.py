@@ -19,7 +19,7 @@ from bundle_router.tools.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.tools.workspace import confine
 from bundle_router.tools.workspace.binary import opened
 from bundle_router.tools.workspace.execution import ExecArguments, execute, private_folder
-from bundle_router.tools.workspace.process import Finished
+from bundle_router.tools.workspace.process import ProcessExit
 from bundle_router.tools.workspace.process import run as run_plan
 from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
 
@@ -217,7 +217,7 @@ def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]
         )
 
 
-def finish(plan: SandboxPlan) -> Finished:
+def finish(plan: SandboxPlan) -> ProcessExit:
     return run_plan(plan, stdin=None, timeout_s=30, cancelled=lambda: False, max_bytes=10_000)
 
 

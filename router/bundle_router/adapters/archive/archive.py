@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
+class TornTail:
     """Bytes after the last complete line of a file: a record that was never acknowledged."""
 
     file: str
@@ -79,7 +79,7 @@ class VerifyReport:
     state: str
     records: int
     broken: Break | None
-    torn: tuple[Torn, ...]
+    torn: tuple[TornTail, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     protection: Literal["chain", "kept head", "signed head"] = "chain"
@@ -160,7 +160,7 @@ class RunArchive(ABC):
     def finish_deletions(self) -> None:
         """End what a deletion that was interrupted left behind."""
 
-    def torn(self, run_id: str) -> tuple[Torn, ...]:
+    def torn(self, run_id: str) -> tuple[TornTail, ...]:
         """Return the torn ends of a run's files."""
         return ()
 

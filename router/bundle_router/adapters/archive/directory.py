@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, Torn, is_run_id, summary_of
+from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, TornTail, is_run_id, summary_of
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
@@ -109,7 +109,7 @@ class Archive(RunArchive):
                 raise CorruptRun(f"{path}: a line near its end is no record: {error}", advice=ADVICE) from error
         return None
 
-    def torn(self, run_id: str) -> tuple[Torn, ...]:
+    def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
         return tuple(found for name in FILES.values() if (found := _torn(path, name)) is not None)
 
@@ -206,14 +206,14 @@ def _tail(fd: int) -> tuple[Read, int]:
     return read, boundary(read, os.fstat(fd).st_size)
 
 
-def _torn(path: Path, name: str) -> Torn | None:
+def _torn(path: Path, name: str) -> TornTail | None:
     """Return the torn end of one file, if it has one."""
     with _opened(path / name) as fd:
         if fd is None:
             return None
         size = os.fstat(fd).st_size
         end = _tail(fd)[1]
-    return Torn(name, end, size - end) if end < size else None
+    return TornTail(name, end, size - end) if end < size else None
 
 
 def _sizes(path: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from bundle_router.errors import CorruptRun, UnknownRun
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """What `prune` deleted (or would), and what it kept although a limit asked for it, with the reason."""
 
     deleted: tuple[str, ...]
@@ -26,7 +26,7 @@ def prune(
     older_than_s: float | None = None,
     max_bytes: int | None = None,
     dry_run: bool = False,
-) -> Pruned:
+) -> PruneResult:
     """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
     have at most `max_bytes`. Never one that is open; one without a readable time is kept and named.
 
@@ -58,7 +58,7 @@ def prune(
             left -= run.bytes
     if deleted and not dry_run:
         archive.finish_deletions()
-    return Pruned(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
+    return PruneResult(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
 
 
 def _ended(archive: RunArchive, run: RunSummary) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.core.search.index import Near, Space
+from bundle_router.core.search.index import NearDocument, Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class DenseVectors:
 
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
-    ) -> Sequence[Near]:
+    ) -> Sequence[NearDocument]:
         """See `Vectors`. Raises ValueError for a vector of another length."""
         matrix = self._matrices.get(collection)
         if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
@@ -60,7 +60,7 @@ class _Matrix:
         rows = np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
         return cls(ids, _unit(rows))
 
-    def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[Near]:
+    def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[NearDocument]:
         import numpy as np
 
         asked = _unit(np.array([vector], np.float32))[0]
@@ -74,7 +74,7 @@ class _Matrix:
         chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]
         where = chosen if positions is None else positions[chosen]
         values = cosines[chosen].astype(np.float64).round(DIGITS).tolist()
-        return [Near(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
+        return [NearDocument(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
 
     def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
         """Return rows of the permitted documents, in id order. Kept for the sets seen last."""

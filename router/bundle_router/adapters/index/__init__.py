@@ -14,10 +14,10 @@ Rules:
 """
 
 from bundle_router.adapters.index.database import VERSION, dump, open_engine, sqlite_url
-from bundle_router.adapters.index.filling import Built, Refreshed, index_runs, refresh
+from bundle_router.adapters.index.filling import IndexBuild, RefreshResult, index_runs, refresh
 from bundle_router.adapters.index.run_index import RunIndex, index_url
 
 __all__ = [
-    "VERSION", "Built", "Refreshed", "RunIndex", "dump", "index_runs", "index_url", "open_engine", "refresh",
+    "VERSION", "IndexBuild", "RefreshResult", "RunIndex", "dump", "index_runs", "index_url", "open_engine", "refresh",
     "sqlite_url",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ _SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "argumen
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class IndexBuild:
     """What was put into an index. `url` is without its password; `problems` names the runs that can't be read."""
 
     url: str
@@ -47,7 +47,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class RefreshResult:
     """What a refresh found: runs that were read, runs that are gone, and those that can't be read with the reason."""
 
     changed: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class _Source:
     head: str = ""
 
 
-def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False) -> Built:
+def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False) -> IndexBuild:
     """Fill the index from whole runs of an archive. `named`: the rows of other runs stay; else it holds these alone.
 
     A run that is broken is a row that says why. Raises RequestError for an unusable URL, for tables of our names that
@@ -85,7 +85,7 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
             filling.end()
     finally:
         engine.dispose()
-    return Built(
+    return IndexBuild(
         engine.url.render_as_string(hide_password=True),
         filling.runs,
         filling.counts["decisions"],
@@ -94,7 +94,7 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
     )
 
 
-def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None] | None = None) -> Refreshed:
+def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None] | None = None) -> RefreshResult:
     """Bring the index up to date with a `RunArchive`: what is new is read, what is gone is forgotten.
 
     `report` is told how many of how many changed runs are done. Raises RequestError, StorageError.
@@ -125,7 +125,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
             if report is not None:
                 report(at + len(part), len(changed))
     read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
-    return Refreshed(read, gone, tuple(problems))
+    return RefreshResult(read, gone, tuple(problems))
 
 
 def _is_other(source: _Source | None, stamp: RunStamp) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, explained, open_engine
 from bundle_router.adapters.index.exposures import IndexedRuns
-from bundle_router.adapters.index.filling import Refreshed, refresh
+from bundle_router.adapters.index.filling import RefreshResult, refresh
 from bundle_router.adapters.index.overviews import record_rows, stats
 from bundle_router.core.records.read_model import (
     NOBODY,
@@ -112,7 +112,7 @@ class RunIndex:
         """Rows that queries have given back so far."""
         return self._rows_read
 
-    def refresh(self, *, now: bool = False) -> Refreshed | None:
+    def refresh(self, *, now: bool = False) -> RefreshResult | None:
         """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is.
 
         Where looking takes long, for there are many runs, it is done beside, and what is there is read meanwhile.

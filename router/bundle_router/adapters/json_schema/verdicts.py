@@ -51,7 +51,7 @@ class OutOfSteps(Unchecked):
     """It needs more than it was given."""
 
 
-class EnoughSaid(Exception):
+class EnoughErrors(Exception):
     """As many sentences as anybody reads."""
 
 
@@ -121,7 +121,7 @@ class JsonSchema:
         check = ValueCheck(self, steps, until)
         try:
             check.fits(self.root, ValuePlace(value, None, "", True, None, check.kind(value)))
-        except EnoughSaid:
+        except EnoughErrors:
             pass
         except RecursionError:
             raise Unchecked("nested too deep") from None
@@ -239,7 +239,7 @@ class ValueCheck:
         if place.reports:
             self.sentences.append(f"{place.path()}: {sentence}")
             if len(self.sentences) >= MAX_SENTENCES:
-                raise EnoughSaid
+                raise EnoughErrors
         return False
 
     def canonical(self, value: Any) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
-from bundle_router.adapters.llm.responses import Unusable, check, failure_of, metered, raw_of
+from bundle_router.adapters.llm.responses import UnusableAnswer, check, failure_of, metered, raw_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
@@ -214,7 +214,7 @@ class LiteLlm:
 
     def _loaded(self) -> Libraries:
         if self._libraries is None:
-            raise Unusable("not_ready")
+            raise UnusableAnswer("not_ready")
         return self._libraries
 
     def _key(self, model: ModelChoice) -> str | None:
@@ -259,7 +259,7 @@ def _failed(error: Exception, exchange: _Exchange) -> ModelReply:
     raw = raw_of(exchange.response)
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, Unusable):
+        if isinstance(cause, UnusableAnswer):
             return ModelReply(failure=cause.failure, raw=raw)
         if isinstance(cause, ValidationError) and exchange.response is not None:
             return ModelReply(failure="invalid_output", raw=raw)

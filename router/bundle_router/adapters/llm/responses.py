@@ -20,7 +20,7 @@ MAX_COST_USD: Final = 1_000.0
 """What one call may be said to have cost. More is a count of tokens that somebody made up."""
 
 
-class Unusable(Exception):
+class UnusableAnswer(Exception):
     """An answer that came and is no answer. Raised through instructor, so it holds the failure and nothing else."""
 
     def __init__(self, failure: Failure) -> None:
@@ -52,19 +52,19 @@ def check(response: Any) -> str:
     """Return the text of a completion, its code fence taken off in place. Raises Unusable for what is no answer."""
     choices = getattr(response, "choices", None)
     if not choices:
-        raise Unusable("invalid_output")
+        raise UnusableAnswer("invalid_output")
     first = choices[0]
     message = getattr(first, "message", None)
     if _refusal(message) or getattr(first, "finish_reason", None) == "content_filter":
-        raise Unusable("refused")
+        raise UnusableAnswer("refused")
     if getattr(first, "finish_reason", None) == "length":
-        raise Unusable("truncated")
+        raise UnusableAnswer("truncated")
     called = getattr(message, "tool_calls", None)
     if called:
         return str(called[0].function.arguments or "")
     content = getattr(message, "content", None)
     if message is None or not isinstance(content, str) or not content.strip():
-        raise Unusable("invalid_output")
+        raise UnusableAnswer("invalid_output")
     message.content = without_fence(content)
     return content
 

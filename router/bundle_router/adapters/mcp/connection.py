@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import Elsewhere, RequestCarrier
+from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -209,7 +209,7 @@ class Connection:
                     return await session.post(method, params, schema, client)
             except TimeoutError:
                 raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
-            except Elsewhere:
+            except Redirected:
                 session.carrier = None  # the SDK follows redirects within the origin, here and from now on
         work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
         self._behind.add(work)

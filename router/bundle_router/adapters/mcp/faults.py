@@ -76,7 +76,7 @@ class RpcError(Exception):
         self.data = data
 
 
-class Aborted(Exception):
+class RequestAborted(Exception):
     """The request was broken off from our side."""
 
 
@@ -108,7 +108,7 @@ class RequestState:
                 return await work
             finally:
                 self._scope = None
-        raise Aborted
+        raise RequestAborted
 
     def abort(self) -> None:
         self.aborted = True

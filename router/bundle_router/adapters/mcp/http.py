@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import httpx2
 
 from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
-from bundle_router.adapters.mcp.faults import EXCHANGE, Aborted, RequestState, ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for
 from bundle_router.adapters.workers import in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
@@ -44,11 +44,11 @@ class TooLarge(httpx2.StreamError):
     """A response went over its cap."""
 
 
-class Broken(httpx2.StreamError):
+class TruncatedResponse(httpx2.StreamError):
     """A response ended early. A StreamError, as the SDK makes that the answer to one request."""
 
 
-class OneOrigin(httpx2.AsyncBaseTransport):
+class OriginClient(httpx2.AsyncBaseTransport):
     """Carries out requests for one configured endpoint. `stateful` turns true when the server gives out a session."""
 
     def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: httpx2.AsyncBaseTransport) -> None:
@@ -82,7 +82,7 @@ class OneOrigin(httpx2.AsyncBaseTransport):
             if aside or (endpoint and self.ready):
                 return _answer(502, exchange.fault.detail)
             raise
-        except Aborted:
+        except RequestAborted:
             return _answer(499, "aborted")
         if response.status_code >= 300:
             exchange.taken = False  # it is made again, elsewhere or with other credentials
@@ -190,9 +190,9 @@ class Body(httpx2.AsyncByteStream):
             piece = await self._next()
         except httpx2.TransportError as error:
             self._exchange.fault = _fault_of(error)
-            raise Broken(self._exchange.fault.detail) from error
-        except Aborted as error:
-            raise Broken("aborted") from error
+            raise TruncatedResponse(self._exchange.fault.detail) from error
+        except RequestAborted as error:
+            raise TruncatedResponse("aborted") from error
         self._seen += len(piece)
         if self._seen > self._cap:
             self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {self._cap:,} bytes")
@@ -217,9 +217,9 @@ class Body(httpx2.AsyncByteStream):
             if piece:
                 return piece
 
-    def _garbled(self, why: str) -> Broken:
+    def _garbled(self, why: str) -> TruncatedResponse:
         self._exchange.fault = ServerFault("protocol_error", why)
-        return Broken(why)
+        return TruncatedResponse(why)
 
     async def aclose(self) -> None:
         await self._response.aclose()
@@ -267,7 +267,7 @@ def _certificates(*_places: str | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-def open_client(transport: OneOrigin, auth: Any = None) -> httpx2.AsyncClient:
+def open_client(transport: OriginClient, auth: Any = None) -> httpx2.AsyncClient:
     """Return a client over a transport, with nothing from the environment. The caller closes it, not the pool."""
     timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
     return httpx2.AsyncClient(transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False)

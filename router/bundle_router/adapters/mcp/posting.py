@@ -2,7 +2,7 @@
 
 Rules:
 1. The SDK negotiates, subscribes and follows redirects; what comes here is a request in the modern era whose answer is
-   all that is wanted of it. An answer that leads elsewhere raises `Elsewhere`: nothing was done, and the SDK may go.
+   all that is wanted of it. An answer that leads elsewhere raises `Redirected`: nothing was done, and the SDK may go.
 2. Every answer is bounded in decoded bytes while it arrives; compression is not asked for, and undone within the bound.
 3. A request that is cancelled closes its connection, which is how the modern era tells a server of it.
 4. Credentials go to the configured address and nowhere else: there is no other address here.
@@ -48,7 +48,7 @@ class RequestCarrier(Protocol):
     def close(self) -> None: ...  # ends the requests under way
 
 
-class Elsewhere(Exception):
+class Redirected(Exception):
     """The server answered with a redirect."""
 
 
@@ -187,7 +187,7 @@ class _Answer:
 
     def result(self) -> dict[str, Any]:
         if 300 <= self.status < 400:
-            raise Elsewhere
+            raise Redirected
         if self.status >= 400:
             return self._refused()
         if self._stream and not self._event:

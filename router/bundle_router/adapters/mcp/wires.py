@@ -22,7 +22,7 @@ from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.mcp.http import OneOrigin, TcpPool
+    from bundle_router.adapters.mcp.http import OriginClient, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
     from bundle_router.adapters.mcp.stdio import LineRequests, Pipes
 
@@ -112,7 +112,7 @@ class StdioWire:
 
 @dataclass(slots=True)
 class HttpWire:
-    transport: OneOrigin
+    transport: OriginClient
     modern_posts: ModernPosts | None = None
     pid: int = 0
     fault: ServerFault | None = None
@@ -148,12 +148,12 @@ async def http_wire(
     server: Server, headers: Mapping[str, str], bounds: Bounds, pool: TcpPool, auth: Any
 ) -> AsyncIterator[tuple[Any, HttpWire]]:
     from bundle_router.adapters.mcp import sdk
-    from bundle_router.adapters.mcp.http import OneOrigin, open_client
+    from bundle_router.adapters.mcp.http import OriginClient, open_client
 
     url = server.url or ""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ServerFault("not_permitted", "its address is neither http nor https")
-    transport = OneOrigin(url, headers, bounds.max_message_bytes, pool)
+    transport = OriginClient(url, headers, bounds.max_message_bytes, pool)
     if server.transport == "sse":
         async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
             yield streams, HttpWire(transport)

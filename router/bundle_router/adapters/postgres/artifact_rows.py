@@ -12,7 +12,7 @@ import psycopg
 
 from bundle_router.adapters.postgres.connections import Pool, is_away, translated
 from bundle_router.adapters.postgres.objects import ObjectStore
-from bundle_router.core.models.artifacts import ArtifactFile, Stored
+from bundle_router.core.models.artifacts import Artifact, ArtifactFile
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 
@@ -58,7 +58,7 @@ class PostgresArtifacts:
         self._pool, self._run_id, self._objects = pool, run_id, objects
         self._describe, self._max_bytes = describe, max_bytes
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Stored:
+    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
         """Store the bytes and return what they are. Raises StorageError."""
         if len(data) > self._max_bytes:
             raise StorageError(
@@ -69,7 +69,7 @@ class PostgresArtifacts:
         sha256 = hashlib.sha256(data).hexdigest()
         self._put(sha256, data)
         facts = self._describe(data) if self._describe is not None else MediaFacts("application/octet-stream")
-        return Stored(
+        return Artifact(
             f"artifact:sha256:{sha256}",
             sha256,
             facts.mime_type,

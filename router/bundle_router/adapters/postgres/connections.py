@@ -28,7 +28,7 @@ LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 `is_away`.)"""
 
 
-class Unconfirmed(StorageError):
+class UnconfirmedCommit(StorageError):
     """The statement was carried out, and the server could not say that it will last."""
 
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
-from bundle_router.adapters.postgres.connections import PAUSE_S, Unconfirmed, is_away, translated
+from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, translated
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.records.chain import (
     Appended,
     BadLine,
     File,
-    Healed,
+    RepairedTail,
     Writer,
     encode_clean,
     genesis,
@@ -74,7 +74,7 @@ class PostgresRunLog:
         self.path = f"{self._pool.where}#{run_id}"
         nonce = header.get("nonce")
         self.id_prefix = f"{run_id}.{nonce[:8]}" if isinstance(nonce, str) and nonce else run_id
-        self.healed: tuple[Healed, ...] = ()
+        self.healed: tuple[RepairedTail, ...] = ()
         self.head = genesis(run_id)
         self._read_to = 0
         self._waiting: list[Record] = []
@@ -218,7 +218,9 @@ class PostgresRunLog:
                     if is_ours:
                         connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for whom every commit waits for
                     if connection.warned:
-                        raise Unconfirmed(f"{self.path}: {connection.warned}", kind="unreachable", advice="try again")
+                        raise UnconfirmedCommit(
+                            f"{self.path}: {connection.warned}", kind="unreachable", advice="try again"
+                        )
                     if is_ours or found == [None]:
                         return None
                     if found or not is_doubtful or looks == 2:
@@ -228,11 +230,11 @@ class PostgresRunLog:
                 if error.diag.constraint_name == "router_records_key":
                     raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {values['key']!r}") from None
                 return []
-            except (psycopg.Error, Unconfirmed) as error:
-                away = isinstance(error, Unconfirmed) or is_away(error)
+            except (psycopg.Error, UnconfirmedCommit) as error:
+                away = isinstance(error, UnconfirmedCommit) or is_away(error)
                 is_doubtful = is_doubtful or away
                 if not away or time.monotonic() + pause >= deadline:
-                    if isinstance(error, Unconfirmed):
+                    if isinstance(error, UnconfirmedCommit):
                         raise
                     raise translated("append to a run", self._pool.where, error) from None
                 self._pool.drop_idle()

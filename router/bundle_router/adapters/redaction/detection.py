@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
-from bundle_router.adapters.redaction.shapes import SHAPES, Shape, confirmed, is_long_token
+from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, confirmed, is_long_token
 from bundle_router.dataclass import dataclass
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
@@ -120,7 +120,7 @@ class GitleaksRule:
 
 @dataclass(frozen=True, slots=True)
 class ShapeRule:
-    shape: Shape
+    shape: SecretShape
     rank: int
 
     def hits(self, text: ProbedText) -> Iterator[SecretHit]:

@@ -56,7 +56,7 @@ def is_basic(value: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SecretShape:
     """Every group of `regex` that took part is a secret, except `name`: a group that must pass `is_secret_name`. With
     `inner`, the groups are regions and its groups the secrets."""
 
@@ -82,58 +82,58 @@ _PARAMETER = (
 )
 
 _STRUCTURAL: Final = (
-    Shape(
+    SecretShape(
         "authorization-header",
         rf"""(?i)authorization{_OPERATOR}{_SCHEMES}[ \t:=]+(?:token=)?["']?({_MADE}{{4,}})""",
         is_token,
     ),
-    Shape(
+    SecretShape(
         "authorization-header",
         rf"""(?i)authorization["']?\s*(?:=>|[:=])\s*[bru]?["']?({_MADE}{{8,}})(?:["'\s,;)}}\]\\]|$)""",
         is_token,
     ),
-    Shape(
+    SecretShape(
         "authorization-header",
         rf"""(?i)authorization{_OPERATOR}(?:digest|aws4-hmac-\w+|oauth|hawk|mac|signature|eg1-hmac-\w+|scram-[\w-]+"""
         rf"""|sharedkey(?:lite)?|sharedaccesssignature)[ \t]+([^\r\n]+)""",
         inner=r"""(?i)(?:^[\w.-]+:|\b(?:response|signature|mac|hash|nonce|cnonce|credential|sig|oauth_(?:token|signature"""
         r"""|nonce|consumer_key)|data|access_token|client_token)["']?\s*=\s*["']?)([^\s"',;&\\]+)""",
     ),
-    Shape("bearer-token", r"(?i)\bbearer[ \t]+([A-Za-z0-9._~+/-]{16,}=*)", is_long_token),
-    Shape("router-token", r"\b(brk_[A-Za-z0-9_-]{43})"),
-    Shape("basic-credentials", r"(?i)\bbasic[ \t]+([A-Za-z0-9+/]{8,}={0,2})", is_basic),
-    Shape(
+    SecretShape("bearer-token", r"(?i)\bbearer[ \t]+([A-Za-z0-9._~+/-]{16,}=*)", is_long_token),
+    SecretShape("router-token", r"\b(brk_[A-Za-z0-9_-]{43})"),
+    SecretShape("basic-credentials", r"(?i)\bbasic[ \t]+([A-Za-z0-9+/]{8,}={0,2})", is_basic),
+    SecretShape(
         "cookie",
         r"""(?i)(?:\b(?:set-)?cookie2?["']?\s*(?:=>|[:=,])\s*[bru]?["']?|--cookie[= \t]+["']?)"""
         r"""([\w!#$%&'*+.^`|~-]+=[^"'\r\n]*)""",
         inner=r"(?:^|;)\s*(?:(?i:expires|path|domain|max-age|samesite|version|priority)=[^;]*|[^=;\s]+=([^;\s]+))",
     ),
-    Shape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://{_USER}*:({_USER_OR_SIGN}+)@"),
-    Shape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://({_USER}{{16,}})@", is_long_token),
-    Shape("url-credentials", rf"\b[\w.-]+:({_USER}{{4,}})@(?:(?:tcp|unix)\(|[\w.-]+:\d{{2,5}}\b)"),
-    Shape("url-parameter", rf"""(?i)[?&;#](?:{_PARAMETER})=([^&\s"'<>#\\;`]{{3,}})"""),
-    Shape("url-parameter", rf"""(?i)[?&](?:{_WEAK_PARAMETER})=([^&\s"'<>#\\;`]{{12,}})""", is_long_token),
-    Shape("named-secret", rf"""(?i){_QUOTED_NAME}"((?:[^"\\]|\\.)+)\"""", name=1),
-    Shape("named-secret", rf"""(?i){_QUOTED_NAME}'((?:[^'\\]|\\.)+)'""", name=1),
-    Shape(
+    SecretShape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://{_USER}*:({_USER_OR_SIGN}+)@"),
+    SecretShape("url-credentials", rf"[A-Za-z][A-Za-z0-9+.-]*://({_USER}{{16,}})@", is_long_token),
+    SecretShape("url-credentials", rf"\b[\w.-]+:({_USER}{{4,}})@(?:(?:tcp|unix)\(|[\w.-]+:\d{{2,5}}\b)"),
+    SecretShape("url-parameter", rf"""(?i)[?&;#](?:{_PARAMETER})=([^&\s"'<>#\\;`]{{3,}})"""),
+    SecretShape("url-parameter", rf"""(?i)[?&](?:{_WEAK_PARAMETER})=([^&\s"'<>#\\;`]{{12,}})""", is_long_token),
+    SecretShape("named-secret", rf"""(?i){_QUOTED_NAME}"((?:[^"\\]|\\.)+)\"""", name=1),
+    SecretShape("named-secret", rf"""(?i){_QUOTED_NAME}'((?:[^'\\]|\\.)+)'""", name=1),
+    SecretShape(
         "environment-assignment",
         r"""\b([A-Z0-9_]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY"""
         r"""|CREDENTIALS?))=(?:"([^"\r\n]{4,})"|'([^'\r\n]{4,})'|([^\s"'`;&|()<>\\]{4,}))""",
         name=1,
     ),
-    Shape(
+    SecretShape(
         "password-assignment",
         r"""(?i)\b[\w.-]*(?:passw(?:or)?d|passphrase|\bpwd|accountkey|sharedaccesskey)[ \t]*(?:=|:[ \t])[ \t]*["']?"""
         r"""([^\s"'`,;&|()<>{}\[\]\\]{6,})""",
         is_token,
     ),
-    Shape(
+    SecretShape(
         "command-line-secret",
         r"""(?i)(?:^|[\s"'])--?(?:[\w-]*(?:password|passwd|passphrase|token|secret|api-?key|access-?key))"""
         r"""(?:=|[ \t]+|["'],\s*["'])["']?([^\s"'`,;&|()<>{}\[\]\\]{4,})""",
         is_token,
     ),
-    Shape(
+    SecretShape(
         "private-key",
         # The end may have been cut off: then everything that can belong to the key goes.
         r"""(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----((?:[A-Za-z0-9+/=\s:,.\\]|-[A-Za-z0-9 ])*)""",
@@ -142,12 +142,12 @@ _STRUCTURAL: Final = (
 )
 _CHECKS: Final = {"value": is_value, "long": is_long_token}
 TOKEN_SHAPES: Final = tuple(
-    Shape(row["id"], row["regex"], _CHECKS[row.get("check", "value")])
+    SecretShape(row["id"], row["regex"], _CHECKS[row.get("check", "value")])
     for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
 )
 SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
 
 
-def confirmed(shape: Shape, name: bytes) -> bool:
+def confirmed(shape: SecretShape, name: bytes) -> bool:
     """Return whether the name group of a shape's match names a secret."""
     return is_secret_name(name.decode("latin-1"))

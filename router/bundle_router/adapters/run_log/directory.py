@@ -74,7 +74,7 @@ KEPT_BACK: Final = 4
 """What an append, or a run's end, has open at a time: the folder, the lock, a file of records, one to replace."""
 
 
-class Spare:
+class SpareDescriptors:
     """A few descriptors kept back, so that calls and runs can still be ended when the process has no other left."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Spare:
             self.keep()
 
 
-SPARE: Final = Spare()
+SPARE: Final = SpareDescriptors()
 
 
 @contextmanager

@@ -51,8 +51,8 @@ from bundle_router.core.records.chain import (
     Appended,
     BadLine,
     File,
-    Healed,
     Record,
+    RepairedTail,
     Writer,
     boundary,
     check,
@@ -75,7 +75,7 @@ _STRIDE: Final = 64
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-class Replaced(OSError):
+class FileReplaced(OSError):
     """Another file stands where one of the run's was, or a file became shorter: another program was at it."""
 
 
@@ -147,7 +147,7 @@ class RunChain:
         except BadLine as error:
             raise self.corrupt(dir_fd, str(error)) from error
         except StorageError as error:
-            if isinstance(error.__cause__, Replaced):
+            if isinstance(error.__cause__, FileReplaced):
                 advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
                 message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
                 raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
@@ -161,7 +161,7 @@ class RunChain:
         for segment in self.segments:
             size = self._size(segment, dir_fd)
             if size < segment.size:
-                raise Replaced(
+                raise FileReplaced(
                     0, f"{segment.name} has {size} bytes where {segment.size} were: another program was at it"
                 )
             if size > segment.size:
@@ -178,7 +178,7 @@ class RunChain:
         if segment.identity is None:
             segment.identity = identity(found)
         elif segment.identity != identity(found):
-            raise Replaced(0, f"{segment.name} is not the file it was: another program was at it")
+            raise FileReplaced(0, f"{segment.name} is not the file it was: another program was at it")
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
@@ -275,7 +275,7 @@ class RunChain:
                 self._storage.close(fd)
         return None
 
-    def heal(self, dir_fd: int, *, durable: bool) -> tuple[Healed, ...]:
+    def heal(self, dir_fd: int, *, durable: bool) -> tuple[RepairedTail, ...]:
         """Cut off what follows the last record of each file, and keep it beside. The caller holds the run's lock and
         has taken in everything."""
         return tuple(
@@ -285,7 +285,7 @@ class RunChain:
             if size > segment.size
         )
 
-    def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> Healed:
+    def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
         fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
         try:
             saved = self._save_beside(dir_fd, fd, segment, size, durable=durable)
@@ -294,7 +294,7 @@ class RunChain:
                 self._storage.fsync(fd)
         finally:
             self._storage.close(fd)
-        return Healed(segment.name, saved, size - segment.size)
+        return RepairedTail(segment.name, saved, size - segment.size)
 
     def _save_beside(self, dir_fd: int, fd: int, segment: Segment, size: int, *, durable: bool) -> str:
         for number in count(1):
@@ -452,7 +452,7 @@ class DiskRunLog:
         self._has_end = False
         self._artifacts: ArtifactStore | None = None
         self._commits = GroupCommit(setting.storage, self._folder, self._chain)
-        self.healed: tuple[Healed, ...] = ()
+        self.healed: tuple[RepairedTail, ...] = ()
         """Torn ends that this log cut off."""
         _OPEN.add(self)
 

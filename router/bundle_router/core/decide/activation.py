@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from bundle_router.core.decide.history import from_messages as from_messages
-from bundle_router.core.models import Activation, Asked, Entry, Reason
+from bundle_router.core.models import Activation, AskedTool, Entry, Reason
 from bundle_router.dataclass import dataclass, replace
 
 MAX_ASKED: Final = 128
@@ -84,7 +84,7 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
             known[name] = replace(known[name], used=tick)
         elif room > 0:
             room -= 1
-            known[name] = Asked(name, _next_place(activation) + len(known) - len(entry.tools), tick)
+            known[name] = AskedTool(name, _next_place(activation) + len(known) - len(entry.tools), tick)
     changed = replace(entry, used=tick, tools=tuple(known.values()))
     return Activation(tuple(changed if other is entry else other for other in activation.entries))
 

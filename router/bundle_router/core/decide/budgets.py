@@ -27,7 +27,7 @@ WINDOW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Totals:
     """What the calls of a step have come to. `result_bytes` are those of the results as they came, `elapsed_ms` the
     calls' own times added up. `recent` holds what the last calls asked and what they were answered, latest last, each
     as a hash that means something in this process only."""
@@ -48,7 +48,7 @@ class Spent:
         }
 
 
-def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str] | None:
+def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str] | None:
     """Return why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is
     the hash of what the call asks."""
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
@@ -62,7 +62,7 @@ def over_budget(limits: CallLimits, spent: Spent, asked: int) -> tuple[str, str]
     return None
 
 
-def over_total(limits: CallLimits, run: Spent, tree: Spent | None) -> tuple[str, str] | None:
+def over_total(limits: CallLimits, run: Totals, tree: Totals | None) -> tuple[str, str] | None:
     """Return why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
     bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
     over = _over("run", "This run", run, bounds)
@@ -73,7 +73,7 @@ def over_total(limits: CallLimits, run: Spent, tree: Spent | None) -> tuple[str,
 
 
 def _over(
-    what: str, who: str, spent: Spent, bounds: tuple[int | None, int | None, float | None]
+    what: str, who: str, spent: Totals, bounds: tuple[int | None, int | None, float | None]
 ) -> tuple[str, str] | None:
     calls, size, seconds = bounds
     elapsed = spent.elapsed_ms / 1000
@@ -94,11 +94,11 @@ def bounds_tree(limits: CallLimits) -> bool:
     return any((limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree))
 
 
-def together(parts: Iterable[Spent]) -> Spent:
+def together(parts: Iterable[Totals]) -> Totals:
     """Return what several runs have come to."""
-    total = Spent()
+    total = Totals()
     for spent in parts:
-        total = Spent(
+        total = Totals(
             total.calls + spent.calls, total.result_bytes + spent.result_bytes, total.elapsed_ms + spent.elapsed_ms
         )
     return total
@@ -119,22 +119,22 @@ def asked_hash(name: str, arguments: str | None) -> int:
     return hash((name, shortened(arguments or "")))
 
 
-def added(spent: Spent, result_bytes: int, elapsed_ms: float) -> Spent:
+def added(spent: Totals, result_bytes: int, elapsed_ms: float) -> Totals:
     """Return what has been spent after another call has come to its end, however often it was made."""
-    return Spent(
+    return Totals(
         spent.calls, spent.result_bytes + result_bytes, spent.elapsed_ms + elapsed_ms, spent.repeats, spent.recent
     )
 
 
-def begun(spent: Spent) -> Spent:
+def begun(spent: Totals) -> Totals:
     """After a call that was let in."""
-    return Spent(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
+    return Totals(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
 
 
-def ended(spent: Spent, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Spent:
+def ended(spent: Totals, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
     """After that call has come to its end."""
     pair = (asked, answered)
-    return Spent(
+    return Totals(
         calls=spent.calls,
         result_bytes=spent.result_bytes + result_bytes,
         elapsed_ms=spent.elapsed_ms + elapsed_ms,

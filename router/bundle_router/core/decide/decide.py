@@ -241,7 +241,7 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
     settings = catalog.settings.activation
     before = sticky_set.renamed(activation, catalog.id_today) if catalog.aliases else activation
     stays = {entry.id for entry in before.entries if entry.origin != "shortlist"} if settings.sticky else set()
-    shown = Shown(catalog, step)
+    shown = StepBundles(catalog, step)
     for need in how.needs(catalog):
         offered = need.reason == "shortlist"
         if not (offered and need.id in stays):  # what is there already is not offered anew
@@ -303,7 +303,7 @@ def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
 
 
 def _add_sticky(
-    shown: Shown,
+    shown: StepBundles,
     plan: Plan,
     facts: Facts,
     before: Activation,
@@ -337,7 +337,7 @@ def _whence(entry: Entry) -> str:
     return "from the parent run" if entry.inherited else "from an earlier step"
 
 
-def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
+def _note_going(shown: StepBundles, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
     """Record what left the activation, and what made room for this step's picks."""
     for id_ in applied.evicted:
         shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools"))
@@ -353,7 +353,7 @@ def _note_going(shown: Shown, plan: Plan, facts: Facts, applied: sticky_set.Appl
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
-def _note_unpicked(shown: Shown, plan: Plan, facts: Facts, selection: _Selection) -> None:
+def _note_unpicked(shown: StepBundles, plan: Plan, facts: Facts, selection: _Selection) -> None:
     """Record what the selector asked for and did not get, and what was ranked and left out."""
     answer = selection.answer
     for id_, code in answer.dropped if answer is not None else ():
@@ -374,7 +374,7 @@ def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
     return LeftOut(row.id, "not_selected", "ranked and not taken")
 
 
-def _justification(how: _Settling, source: Source, shown: Shown) -> str:
+def _justification(how: _Settling, source: Source, shown: StepBundles) -> str:
     if how.route is not None and source in ("mapping", "search", "model", "shortlist"):
         text = f"route {how.route.name!r} covers this step"
     elif how.route is not None:
@@ -400,7 +400,7 @@ def _justification(how: _Settling, source: Source, shown: Shown) -> str:
 # first reason for an id wins, shown or not; so does the first reason why not.
 
 
-class Shown:
+class StepBundles:
     """Collects bundles for one step."""
 
     def __init__(self, catalog: Catalog, step: Step) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import Activation, Asked, Entry
+from bundle_router.core.models import Activation, AskedTool, Entry
 from bundle_router.core.tools.exposure.names import names_in
 
 MAX_MESSAGES: Final = 2_000
@@ -43,7 +43,7 @@ def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Ac
         known = {asked.name: asked for asked in entry.tools}
         at = known[tool].place if tool in known else place
         place += tool not in known
-        known[tool] = Asked(tool, at, tick)
+        known[tool] = AskedTool(tool, at, tick)
         entries[home] = Entry(home, entry.origin, tick, place=entry.place, tools=tuple(known.values()))
     return Activation(tuple(entries[id_] for id_ in sorted(entries)))
 

@@ -23,7 +23,7 @@ _ANY = None
 _Key = tuple[str | None, str | None, str | None]
 
 
-class Addressed(Protocol):
+class AddressedRow(Protocol):
     """A row that says where it applies: a route or a policy."""
 
     @property
@@ -34,16 +34,16 @@ class Addressed(Protocol):
     def step(self) -> tuple[str, ...]: ...
 
 
-RowT = TypeVar("RowT", bound=Addressed)
+RowT = TypeVar("RowT", bound=AddressedRow)
 
 
-def applies(row: Addressed, address: Address) -> bool:
+def applies(row: AddressedRow, address: Address) -> bool:
     """Return whether the row covers the address (rule 1)."""
     fields = zip((row.workflow, row.role, row.step), address, strict=True)
     return all(not names or first_match(names, name) is not None for names, name in fields)
 
 
-def _keys(row: Addressed) -> list[_Key] | None:
+def _keys(row: AddressedRow) -> list[_Key] | None:
     """Return the exact keys of a row, or None when one of its fields holds a real glob."""
     fields: list[tuple[str | None, ...]] = []
     for names in (row.workflow, row.role, row.step):

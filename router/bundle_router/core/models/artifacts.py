@@ -12,7 +12,7 @@ _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class Artifact:
     """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
 
     `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
@@ -35,7 +35,7 @@ class Stored:
         return row | {name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Stored:
+    def from_json(cls, row: Mapping[str, Any]) -> Artifact:
         """Return the artifact that a row describes. Raises KeyError for a row without its digest."""
         known = {name: row[name] for name in (*_ALWAYS, *_WHERE_KNOWN) if name in row}
         return cls(**{"uri": f"artifact:sha256:{row['sha256']}", "mime_type": "", "bytes": 0, **known})

@@ -15,7 +15,7 @@ from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedTool:
     """A deferred tool (canonical name) that the run asked for: by search, by name or by calling it."""
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
     used: int
     inherited: bool = False
     place: int = 0
-    tools: tuple[Asked, ...] = ()
+    tools: tuple[AskedTool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

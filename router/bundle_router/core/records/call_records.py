@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome
-from bundle_router.core.models.artifacts import Stored
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.records.decision_record import DecisionRecord, Json
 from bundle_router.dataclass import dataclass
 
@@ -140,12 +140,12 @@ class CallFinished(_ToolCall):
     outcome: Outcome
     code: str
     result: str | None
-    artifacts: tuple[Stored, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     shaped: ShapedSize | None = None
     joined: tuple[JoinedTool, ...] = ()
     elapsed_ms: float = 0.0
     ready_ms: float | None = None
-    spent: Spent | None = None
+    spent: Totals | None = None
     cached_from: str = ""
 
     def to_json(self) -> Json:
@@ -185,9 +185,9 @@ class RequestPassed(_CallLine):
     outcome: Outcome
     code: str
     result: str | None
-    artifacts: tuple[Stored, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     elapsed_ms: float = 0.0
-    spent: Spent | None = None
+    spent: Totals | None = None
     original_bytes: int = 0
 
     def to_json(self) -> Json:
@@ -237,15 +237,15 @@ def _ending(record: Mapping[str, Any]) -> Json:
     spent = record.get("spent")
     return {
         **{name: record[name] for name in _ENDING},
-        "artifacts": tuple(Stored.from_json(row) for row in record.get("artifacts", ())),
+        "artifacts": tuple(Artifact.from_json(row) for row in record.get("artifacts", ())),
         "elapsed_ms": record.get("elapsed_ms", 0.0),
         "spent": spent_from(spent) if spent else None,
     }
 
 
-def spent_from(row: Mapping[str, Any]) -> Spent:
+def spent_from(row: Mapping[str, Any]) -> Totals:
     """Return what a step's calls had come to, as a record carries it."""
-    return Spent(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
+    return Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
 
 
 Record = DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened

@@ -60,7 +60,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class RepairedTail:
     """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
     kept in `saved` beside it."""
 
@@ -88,7 +88,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedLine:
     """A line that was checked against its own hash."""
 
     seq: int
@@ -127,7 +127,7 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ChainCheck:
     """What a walk along the chain found: `count` records are good, the last of them has `hash`."""
 
     count: int
@@ -205,7 +205,7 @@ def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
     return b'%b,"hash":"%b"}\n' % (open_body, hash_.encode("ascii")), hash_
 
 
-def unseal(line: bytes) -> Sealed:
+def unseal(line: bytes) -> SealedLine:
     """Return the record of one line (with or without its newline), checked against its hash. Raises BadLine."""
     line = line.removesuffix(b"\n")
     found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
@@ -218,7 +218,7 @@ def unseal(line: bytes) -> Sealed:
     prev = record.get("prev")
     if not isinstance(prev, str):
         raise BadLine("it has no text 'prev'")
-    return Sealed(record["seq"], prev, stated, record)
+    return SealedLine(record["seq"], prev, stated, record)
 
 
 def link(line: bytes) -> Link:
@@ -323,7 +323,9 @@ class _Cursor:
         return Break(kind, seq, self.file, self.line, detail)
 
 
-def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None) -> Checked:
+def check(
+    files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None
+) -> ChainCheck:
     """Walk the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
 
     `head` is None for a run that was not closed: then a cut-off end, and a last record that was rewritten together
@@ -335,22 +337,22 @@ def check(files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, 
     while live := [cursor for cursor in cursors if not cursor.done]:
         if head is not None and seq >= head.count:
             detail = f"the run was closed with {head.count} records; this one was added later"
-            return Checked(seq, prev, _compare(seq, prev, head) or live[0].broken("added", seq, detail))
+            return ChainCheck(seq, prev, _compare(seq, prev, head) or live[0].broken("added", seq, detail))
         cursor = next((c for c in cursors if c.at is not None and c.at.seq == seq), None)
         if cursor is None or cursor.at is None:
-            return Checked(seq, prev, _explain(cursors, seq))
+            return ChainCheck(seq, prev, _explain(cursors, seq))
         if cursor.at.prev != prev:
             before = f"record {seq - 1}" if seq else "the start of this run"
             detail = f"it does not follow {before}: one of the two was rewritten"
-            return Checked(seq, prev, cursor.broken("changed", seq, detail))
+            return ChainCheck(seq, prev, cursor.broken("changed", seq, detail))
         if least is not None and seq == least.count - 1 and cursor.at.hash != least.hash:
-            return Checked(seq, prev, cursor.broken("changed", seq, "it is not the record that the kept head names"))
+            return ChainCheck(seq, prev, cursor.broken("changed", seq, "it is not the record that the kept head names"))
         seq, prev = seq + 1, cursor.at.hash
         cursor.advance()
     if least is not None and seq < least.count:
         detail = f"the kept head says that there were {least.count} records; {seq} are left"
-        return Checked(seq, prev, Break("cut_off", seq, "", 0, detail))
-    return Checked(seq, prev, _compare(seq, prev, head))
+        return ChainCheck(seq, prev, Break("cut_off", seq, "", 0, detail))
+    return ChainCheck(seq, prev, _compare(seq, prev, head))
 
 
 def _explain(cursors: list[_Cursor], seq: int) -> Break:

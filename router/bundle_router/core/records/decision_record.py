@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from bundle_router.core.models import (
     Activation,
     Answer,
-    Asked,
+    AskedTool,
     Candidate,
     Chosen,
     Decision,
@@ -228,7 +228,7 @@ def activation_json(activation: Activation) -> list[Json]:
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
     return Activation(
         tuple(
-            _flat_from(Entry, {**row, "tools": tuple(_flat_from(Asked, tool) for tool in row.get("tools", ()))})
+            _flat_from(Entry, {**row, "tools": tuple(_flat_from(AskedTool, tool) for tool in row.get("tools", ()))})
             for row in rows
         )
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide import budgets
-from bundle_router.core.decide.budgets import Spent
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Activation, Decision, Facts, Outcome, RecentStep, Step
 from bundle_router.core.records.decision_record import DecisionRecord, activation_from
 from bundle_router.dataclass import dataclass, field, replace
@@ -27,7 +27,7 @@ DEFAULT_BRANCH: Final = ""
 NOT_COUNTED: Final = frozenset(("search_tools", "get_tool_details", "missed"))
 """What a refusal came through (`via`) where it stands for a name that was only asked for."""
 
-Address = tuple[str, str, str, str, str]
+BudgetKey = tuple[str, str, str, str, str]
 """What a budget belongs to: branch, workflow, role, step and key."""
 
 
@@ -50,7 +50,7 @@ class DecidedStep:
         return self.decision.decision_id
 
     @property
-    def address(self) -> Address:
+    def address(self) -> BudgetKey:
         return address_of(self.step, self.branch, self.key)
 
     @classmethod
@@ -58,7 +58,7 @@ class DecidedStep:
         return cls(**{name: getattr(record, name) for name in cls.__match_args__})
 
 
-def address_of(step: Step, branch: str, key: str) -> Address:
+def address_of(step: Step, branch: str, key: str) -> BudgetKey:
     """Return the address that the budget of a step belongs to."""
     return branch, step.workflow, step.role, step.step, key
 
@@ -96,15 +96,15 @@ class RunFold:
         self._recent_steps = recent_steps
         self._branches: dict[str, _Branch] = {}
         self._newest = DEFAULT_BRANCH
-        self._addresses: dict[str, Address] = {}
-        self._spent: dict[Address, Spent] = {}
+        self._addresses: dict[str, BudgetKey] = {}
+        self._spent: dict[BudgetKey, Totals] = {}
         self._open_calls: set[str] = set()
         self._key_of_call: dict[str, str] = {}
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
         self.principals: frozenset[str] = frozenset()
         """Whom steps of the run were taken for."""
-        self.run_spent = Spent()
+        self.run_spent = Totals()
         """What all calls of the run have come to."""
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree whose budget is bounded."""
@@ -119,7 +119,7 @@ class RunFold:
             any_came = True
         return any_came
 
-    def take(self, record: Mapping[str, Any], spent: Spent | None = None) -> None:
+    def take(self, record: Mapping[str, Any], spent: Totals | None = None) -> None:
         """Take in the record that follows. One of a type that is not known changes nothing. `spent` is what
         `spent_after` said of it, where nothing came in between."""
         kind = record.get("type")
@@ -153,7 +153,7 @@ class RunFold:
         self._note_decision(recent, address, record["decision_id"], record["seq"])
         self._branches[name].record = record
 
-    def _note_decision(self, recent: RecentStep, address: Address, decision_id: str, seq: int) -> None:
+    def _note_decision(self, recent: RecentStep, address: BudgetKey, decision_id: str, seq: int) -> None:
         """Open a decision in its branch, in place of the one before it."""
         name, key = address[0], address[-1]
         before = self._branches.get(name)
@@ -179,7 +179,7 @@ class RunFold:
             self._calls[key] = call
             self._key_of_call[call.call_id] = key
 
-    def _take_end(self, record: Mapping[str, Any], spent: Spent | None) -> None:
+    def _take_end(self, record: Mapping[str, Any], spent: Totals | None) -> None:
         began = record["call_id"] in self._open_calls
         self._open_calls.discard(record["call_id"])
         self._note_activity(record)
@@ -203,7 +203,7 @@ class RunFold:
             self._spent[address] = budgets.begun(self._spent.get(address, _NOTHING))
         self.run_spent = budgets.begun(self.run_spent)
 
-    def _count(self, record: Mapping[str, Any], *, began: bool, spent: Spent | None = None) -> None:
+    def _count(self, record: Mapping[str, Any], *, began: bool, spent: Totals | None = None) -> None:
         """Count the end of a call; `began`: its beginning too, which has no record of its own."""
         if began:
             self._begin(record["decision_id"])
@@ -213,7 +213,7 @@ class RunFold:
             self._spent[address] = spent or _ended(self._spent.get(address, _NOTHING), record)
         self.run_spent = budgets.added(self.run_spent, size, elapsed_ms)
 
-    def spent_after(self, record: Mapping[str, Any]) -> Spent:
+    def spent_after(self, record: Mapping[str, Any]) -> Totals:
         """Return what the step of a call will have come to once its end is taken in."""
         address = self._addresses.get(record["decision_id"])
         spent = self._spent.get(address, _NOTHING) if address is not None else _NOTHING
@@ -268,7 +268,7 @@ class RunFold:
         at = self._branches.get(branch)
         return tuple(at.recent) if at is not None else ()
 
-    def spent(self, address: Address) -> Spent:
+    def spent(self, address: BudgetKey) -> Totals:
         """Return what calls at an address have come to."""
         return self._spent.get(address, _NOTHING)
 
@@ -281,7 +281,7 @@ class RunFold:
         return self._calls.get(key)
 
 
-_NOTHING: Final = Spent()
+_NOTHING: Final = Totals()
 
 
 def _size(record: Mapping[str, Any]) -> int:
@@ -291,7 +291,7 @@ def _size(record: Mapping[str, Any]) -> int:
     return size
 
 
-def _ended(spent: Spent, record: Mapping[str, Any]) -> Spent:
+def _ended(spent: Totals, record: Mapping[str, Any]) -> Totals:
     """Return what has been spent after a call that began has come to the end that a record tells of."""
     if str(record.get("method")).endswith("/list"):  # as a client asks for it again each time it comes back
         return budgets.added(spent, _size(record), record.get("elapsed_ms", 0.0))
@@ -301,4 +301,4 @@ def _ended(spent: Spent, record: Mapping[str, Any]) -> Spent:
     return budgets.ended(spent, asked, answered, _size(record), record.get("elapsed_ms", 0.0))
 
 
-__all__ = ["DEFAULT_BRANCH", "Address", "DecidedStep", "KeyedCall", "RunFold", "address_of"]
+__all__ = ["DEFAULT_BRANCH", "BudgetKey", "DecidedStep", "KeyedCall", "RunFold", "address_of"]

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedDecision:
     """A decision taken again. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles
     and tools. `differs` names the parts of the record that came out otherwise."""
 
@@ -62,7 +62,9 @@ def _was_heard(reply: Reply) -> bool:
     return reply.answer is not None or reply.failure is not None
 
 
-def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None) -> Replayed:
+def replay(
+    recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None
+) -> ReplayedDecision:
     """Take the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
     an edit may give a bundle other tools without changing who sees the bundle.
 
@@ -89,7 +91,7 @@ def replay(recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then:
     tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if then is not None else set()
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
-    return Replayed(
+    return ReplayedDecision(
         run_id=step.run_id,
         seq=past.seq,
         workflow=step.workflow,

@@ -13,7 +13,7 @@ LEAST: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredId:
     """One ranked id. `score` is comparable inside one ranking, not between two. `own` is a tool's own match against the
     best one's (1), without what its bundle lends it; of a bundle 1."""
 
@@ -60,10 +60,10 @@ def blend(first: Mapping[str, float], second: Mapping[str, float], share: float)
     return {id_: share * first.get(id_, 0.0) + (1.0 - share) * second.get(id_, 0.0) for id_ in ids}
 
 
-def order(scores: Mapping[str, float], k: int | None = None) -> list[Scored]:
+def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
     """Return the best `k`, equal scores by id. Only scores above zero: an id that nothing speaks for is not ranked."""
     least = 0.0
     if k is not None and len(scores) > k > 0:
         least = sorted(scores.values())[-k] - 2e-9  # rounding, which costs the most, moves nothing further than that
     ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= least)
-    return [Scored(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]
+    return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]

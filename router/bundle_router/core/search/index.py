@@ -47,7 +47,7 @@ class Hits(NamedTuple):
     matched: Mapping[str, float]
 
 
-class Near(NamedTuple):
+class NearDocument(NamedTuple):
     """A document whose vector points where the asked one does. `cosine` lies above 0 and at most at 1."""
 
     id: str
@@ -67,7 +67,7 @@ class Vectors(Protocol):
 
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
-    ) -> Sequence[Near]:
+    ) -> Sequence[NearDocument]:
         """Return the `k` nearest documents among `within` where it is given, best first, equal ones by id."""
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.search.documents import BundleText, ToolText
-from bundle_router.core.search.index import Near, Space
+from bundle_router.core.search.index import NearDocument, Space
 
 MAX_PASSAGE: Final = 1_000
 """Characters of a text that are embedded. Small models read the first 256 word pieces or so."""
@@ -81,7 +81,7 @@ def likeness(cosines: Mapping[str, float]) -> dict[str, float]:
     return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}
 
 
-def best_of_tools(near: Iterable[Near], owners: Mapping[str, Sequence[str]]) -> dict[str, float]:
+def best_of_tools(near: Iterable[NearDocument], owners: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Return each bundle's nearest tool, by cosine."""
     best: dict[str, float] = {}
     for id_, cosine in near:

@@ -20,7 +20,7 @@ class SearchScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class RankingPass:
     """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind.
     `known` and `asked`: weight × rarity, summed, of the request's words that any bundle holds, and of all."""
 
@@ -52,7 +52,7 @@ class Passes:
 
     def of(
         self, terms: Terms, scope: SearchScope, tools: bool, *, hints: Terms = NO_TERMS, need: float | None = None
-    ) -> Pass:
+    ) -> RankingPass:
         """Return the ranking of a whole request, of which what its best documents hold is counted, and `need` (an
         exponent) says how much of it they have to cover; or, without `need`, of one of its wishes."""
         w, analyzer, whole = self.weights, self.analyzer, need is not None
@@ -85,7 +85,7 @@ class Passes:
         strength = max(texts.scores.values(), default=0.0)
         of_text, of_tool = w.text_share * len(own), (1.0 - w.text_share) * len(own_tools)
         both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
-        return Pass(both, found, by_text, by_tool, strength, tool_strength, matched, known, asked)
+        return RankingPass(both, found, by_text, by_tool, strength, tool_strength, matched, known, asked)
 
     def _held(self, collection: Collection, terms: Terms) -> list[str]:
         """Return the request's own words that any document of the collection holds."""
@@ -114,7 +114,7 @@ class Passes:
         return Hits(cut, hits.matched)
 
 
-def coherence_of(clauses: Sequence[Pass]) -> float:
+def coherence_of(clauses: Sequence[RankingPass]) -> float:
     """Return how much of what the clauses could get one bundle gives: 1 when one bundle is best for all of them."""
     possible = sum(part.tool_strength for part in clauses)
     if possible <= 0.0:

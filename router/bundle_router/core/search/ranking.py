@@ -26,11 +26,11 @@ from typing import Final
 
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from bundle_router.core.search.documents import Corpus
-from bundle_router.core.search.fusion import Scored, add_up, best_is_one, blend, order, with_memory
+from bundle_router.core.search.fusion import ScoredId, add_up, best_is_one, blend, order, with_memory
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, likeness
 from bundle_router.core.search.memory import Memory, count_features
-from bundle_router.core.search.passes import Pass, Passes, SearchScope, coherence_of
+from bundle_router.core.search.passes import Passes, RankingPass, SearchScope, coherence_of
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms, split_quotes
@@ -56,7 +56,7 @@ NO_MEMORIES: Final = Memories()
 class Ranking:
     """Bundles best first, and what the ranking rests on. An empty ranking is an answer: nothing fits."""
 
-    scored: tuple[Scored, ...]
+    scored: tuple[ScoredId, ...]
     evidence: Evidence
 
 
@@ -75,7 +75,7 @@ class _Found:
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
-    full: Pass
+    full: RankingPass
     coherence: float
     meaning: _MeaningScores
     whole: bool
@@ -115,7 +115,7 @@ class Search:
 
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
-    ) -> tuple[Scored, ...]:
+    ) -> tuple[ScoredId, ...]:
         """Return the permitted tools, best first: those somebody read, then at most `unread_quota` of each other
         server."""
         read, bundles = self._read(permitted)
@@ -268,17 +268,17 @@ class Search:
             for tool, score in found.tools.items()
         }
 
-    def _unread(self, request: Request, permitted: frozenset[str]) -> list[Scored]:
+    def _unread(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
         if not permitted:
             return []
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
         counts: dict[str, int] = {}
-        kept: list[Scored] = []
+        kept: list[ScoredId] = []
         for tool in self.index.search("unread", weights, k=self.weights.depth, within=permitted).scores:
             server = self.corpus.servers[tool]
             counts[server] = counts.get(server, 0) + 1
             if counts[server] <= self.weights.unread_quota:
-                kept.append(Scored(tool, 0.0))
+                kept.append(ScoredId(tool, 0.0))
         return kept
 
     def _features(self, request: Request, memory: Memory | None) -> dict[str, float]:
@@ -291,7 +291,7 @@ class Search:
         request: Request,
         found: _Found,
         fused: Mapping[str, float],
-        scored: Sequence[Scored],
+        scored: Sequence[ScoredId],
         remembered: Mapping[str, float],
     ) -> Evidence:
         if not scored:

@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final
 
-from bundle_router.core.search.index import Near
+from bundle_router.core.search.index import NearDocument
 from bundle_router.core.search.meaning import Passage, passage
 
 DOUBT: Final = 1.0
@@ -53,7 +53,7 @@ class Recollection:
         cut = {PastText(passage(step.text), tuple(sorted(step.ids)), step.run) for step in steps}
         return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull)
 
-    def votes(self, nearest: Iterable[Near], permitted: frozenset[str]) -> dict[str, float]:
+    def votes(self, nearest: Iterable[NearDocument], permitted: frozenset[str]) -> dict[str, float]:
         """`pull` times each id's share of the votes of the nearest steps."""
         best: dict[tuple[str, str], float] = {}
         for key, cosine in nearest:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.tools.shaping import Shaped
+from bundle_router.core.tools.shaping import ShapedResult
 from bundle_router.dataclass import dataclass
 
 MAX_ENTRIES: Final = 1_024
@@ -47,7 +47,7 @@ class ReusableCall:
 class KeptResult:
     """A result that may be used again, and the id of the call that gave it."""
 
-    shaped: Shaped
+    shaped: ShapedResult
     call_id: str
     until_ns: int
 
@@ -111,7 +111,7 @@ def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
     return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, owners, list(asked.where)])
 
 
-def may_keep(shaped: Shaped, call_id: str, until_ns: int) -> KeptResult | None:
+def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> KeptResult | None:
     """Return the entry of a call that went well; None for one too large, or that seems to have failed."""
     kept = KeptResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None

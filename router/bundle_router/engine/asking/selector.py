@@ -22,7 +22,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
 from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
-from bundle_router.core.decide.asking.picks import Picked, picked, shape_for
+from bundle_router.core.decide.asking.picks import ParsedPicks, picked, shape_for
 from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, question_key, system_part, user_part
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
@@ -269,7 +269,7 @@ class ModelSelector:
 
     async def _call(
         self, put: _Put, turn: Turn, correction: Correction | None, until: float
-    ) -> tuple[ModelReply, Picked | None]:
+    ) -> tuple[ModelReply, ParsedPicks | None]:
         """Make one upstream call; the breaker hears of it however it ends."""
         request = ModelRequest(turn.model, put.prompt.system, put.prompt.user, shape_for(put.candidates), correction)
         settled = False
@@ -293,7 +293,7 @@ class ModelSelector:
                 self._turns.release(turn)
         return reply, choice
 
-    async def _succeeded(self, put: _Put, use: ModelUse, choice: Picked) -> Reply:
+    async def _succeeded(self, put: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
         kept = CachedAnswer(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
         self._memory.put(put.key, kept)
         if self._memory.has_store:

@@ -33,7 +33,7 @@ MakeVectors = Callable[[Catalog], Iterable[Vectors | Embedding]]
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
+class GoalVector:
     """A goal's vector and what it may be compared with; or neither, and why not."""
 
     heard: Hearing
@@ -71,7 +71,7 @@ class Meanings:
         self._catalogs: OrderedDict[str, _Making] = OrderedDict()
         self._goals: OrderedDict[str, tuple[float, ...]] = OrderedDict()
 
-    def understand(self, catalog: Catalog, goal: str) -> Understood:
+    def understand(self, catalog: Catalog, goal: str) -> GoalVector:
         """Return the goal's vector. Blocks for at most about the deadline."""
         from bundle_router.core.search.meaning import passage  # loaded when an embedder is asked
 
@@ -79,12 +79,12 @@ class Meanings:
         making = self._begun(catalog)
         vectors = making.made
         if vectors is None:
-            return Understood("circuit_open" if making.done.is_set() else "not_ready")
+            return GoalVector("circuit_open" if making.done.is_set() else "not_ready")
         with self._lock:
             known = self._goals.get(text)
             if known is not None:
                 self._goals.move_to_end(text)
-                return Understood("used", known, vectors)
+                return GoalVector("used", known, vectors)
         return self._asked(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
@@ -99,24 +99,24 @@ class Meanings:
 
     # --- goals -----------------------------------------------------------------------------------------------------
 
-    def _asked(self, text: str, vectors: Vectors) -> Understood:
+    def _asked(self, text: str, vectors: Vectors) -> GoalVector:
         from bundle_router.core.search.meaning import fault_in
 
         ticket = self._admitted()
         if ticket is None:
-            return Understood("circuit_open")
+            return GoalVector("circuit_open")
         reply = self._safely(lambda: self._embedder.embed((text,), timeout_s=self._deadline_s))
         if reply.failure is None and (fault := fault_in(reply.vectors, 1, vectors.dimension)):
             reply = Embedding(failure="invalid_output", detail=fault)
         self._settle(ticket, reply)
         if reply.failure is not None:
             self._diagnostics.event("warning", "embedding.failed", failure=reply.failure, detail=reply.detail)
-            return Understood(reply.failure)
+            return GoalVector(reply.failure)
         with self._lock:
             self._goals[text] = reply.vectors[0]
             while len(self._goals) > KEPT_GOALS:
                 self._goals.popitem(last=False)
-        return Understood("used", reply.vectors[0], vectors)
+        return GoalVector("used", reply.vectors[0], vectors)
 
     def _safely(self, ask: Callable[[], Embedding]) -> Embedding:
         try:

@@ -22,7 +22,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.selecting.goal_embedding import Meanings, Understood
+from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 from bundle_router.errors import NotInstalled
 from bundle_router.ports import Diagnostics
 
@@ -45,7 +45,7 @@ MakeSearch = Callable[[Catalog], "Search"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What search made of a question. `reply` says so in full; `stand_in` is its answer in place of a failing model,
     `shortlist` what it would offer behind search. `for_model`: the candidates that a model is to choose from, best
     first (none: all of them)."""
@@ -56,8 +56,8 @@ class Found:
     for_model: tuple[str, ...] = ()
 
 
-NOT_THERE: Final = Found(Reply())
-BROKEN: Final = Found(Reply(failure="internal"))
+NOT_THERE: Final = SearchResult(Reply())
+BROKEN: Final = SearchResult(Reply(failure="internal"))
 
 
 class SearchSelector:
@@ -101,14 +101,14 @@ class SearchSelector:
         """See `Selector`. Where search is not enough the reply has no answer, and says what was found."""
         return (await self.find(question, recent)).reply
 
-    async def find(self, question: Question, recent: Sequence[RecentStep]) -> Found:
+    async def find(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
         """As `consider`, without holding the event loop for longer than a short step takes."""
         ready = self._meanings is None and question.catalog.revision in self._made
         if ready and _size(question.step) <= MAX_INLINE:
             return self.consider(question, recent)
         return await asyncio.to_thread(self.consider, question, recent)
 
-    def consider(self, question: Question, recent: Sequence[RecentStep]) -> Found:
+    def consider(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
         """Ranks the candidates and judges the ranking. Blocks; the first time for as long as the index takes."""
         # Loaded when something is asked: a step that the mapping settles needs none of it.
         from bundle_router.core.search.corpus import request_of
@@ -143,7 +143,7 @@ class SearchSelector:
                     self._made.popitem(last=False)
             return self._made[catalog.revision]
 
-    def _understood(self, catalog: Catalog, goal: str) -> Understood | None:
+    def _understood(self, catalog: Catalog, goal: str) -> GoalVector | None:
         return self._meanings.understand(catalog, goal) if self._meanings is not None else None
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
@@ -173,7 +173,7 @@ class SearchSelector:
             self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
             return None
 
-    def _found(self, judged: Judgement, index: str, understood: Understood | None) -> Found:
+    def _found(self, judged: Judgement, index: str, understood: GoalVector | None) -> SearchResult:
         heard = understood.heard if understood is not None else None
         use = replace(judged.use, embeddings=heard, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
@@ -182,10 +182,10 @@ class SearchSelector:
         reply = Reply(search=use, revisions=revisions)
         if judged.ids:
             reason: Reason = "union" if use.verdict == "union" else "search"
-            return Found(replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked)))
-        return Found(reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None)
+            return SearchResult(replace(reply, answer=Answer(judged.ids, "search", reason, use.why, use.ranked)))
+        return SearchResult(reply, _stand_in(use, judged.stand_in) if judged.stand_in is not None else None)
 
-    def _recall(self, understood: Understood | None) -> Recall | None:
+    def _recall(self, understood: GoalVector | None) -> Recall | None:
         recollection = self._memory.recollection if self._memory is not None else None
         if recollection is None:
             return None

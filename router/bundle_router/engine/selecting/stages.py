@@ -23,7 +23,7 @@ from bundle_router.core.catalog import Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.decide.plans import Candidates
 from bundle_router.core.models import Answer, RecentStep, Reply
-from bundle_router.engine.selecting.search import Found, SearchSelector
+from bundle_router.engine.selecting.search import SearchResult, SearchSelector
 from bundle_router.ports import Readiness, Selector
 
 
@@ -49,7 +49,7 @@ class StagedSelector:
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
         """See `Selector`."""
-        found: Found | None = None
+        found: SearchResult | None = None
         failed: Reply | None = None
         for stage in self._order:
             if stage == "search" and self.search is not None:
@@ -69,7 +69,7 @@ class StagedSelector:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
 
-    def _offering(self, reply: Reply, answer: Answer, found: Found | None) -> Reply:
+    def _offering(self, reply: Reply, answer: Answer, found: SearchResult | None) -> Reply:
         """Return the model's reply with the shortlist beside its picks (rule 4)."""
         listed = found.shortlist.ids if found is not None and found.shortlist is not None else ()
         if not answer.ids or "shortlist" not in self._order:
@@ -105,17 +105,17 @@ class StagedSelector:
             await asyncio.to_thread(self.search.close)
 
 
-def _narrowed(question: Question, found: Found | None) -> Question:
+def _narrowed(question: Question, found: SearchResult | None) -> Question:
     """Return the question about what search leaves of the candidates."""
     ids = found.for_model if found is not None else ()
     return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))
 
 
-def _with_search(reply: Reply, found: Found | None) -> Reply:
+def _with_search(reply: Reply, found: SearchResult | None) -> Reply:
     return reply if found is None else replace(reply, search=found.reply.search, revisions=found.reply.revisions)
 
 
-def _in_place_of(failed: Reply | None, found: Found, answer: Answer) -> Reply:
+def _in_place_of(failed: Reply | None, found: SearchResult, answer: Answer) -> Reply:
     """Return search's answer; where a model failed before, with its failure and what it cost."""
     if failed is None:
         return replace(found.reply, answer=answer)

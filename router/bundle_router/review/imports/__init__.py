@@ -15,6 +15,6 @@ Rules:
 """
 
 from bundle_router.review.imports.foreign import ForeignServer, ImportProblem, read_clients
-from bundle_router.review.imports.written import Imported, bundle_text, import_clients
+from bundle_router.review.imports.written import ImportedServers, bundle_text, import_clients
 
-__all__ = ["ForeignServer", "ImportProblem", "Imported", "bundle_text", "import_clients", "read_clients"]
+__all__ = ["ForeignServer", "ImportProblem", "ImportedServers", "bundle_text", "import_clients", "read_clients"]

@@ -20,7 +20,7 @@ _DENSE: Final = re.compile(r"(?=[^a-zA-Z]{0,200}[a-zA-Z])(?=[^0-9]{0,200}[0-9])[
 
 
 @dataclass(slots=True)
-class Moving:
+class MovedValues:
     """The variables of one import, and what was moved into them. One variable never stands for two values."""
 
     values: dict[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from bundle_router.core.config.servers import is_loopback
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME
 from bundle_router.review.imports.foreign import ForeignServer, read_clients
-from bundle_router.review.imports.moving import Moving, at_home, secret_arguments, without_credentials
+from bundle_router.review.imports.moving import MovedValues, at_home, secret_arguments, without_credentials
 
 _TAKEN_OUT: Final = "TAKEN-OUT"
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
@@ -20,7 +20,7 @@ _SSE: Final = frozenset(("sse", "http+sse", "http-sse"))
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedServers:
     """Text to add to `servers.toml` and `bundles.toml` (empty: nothing to add), what a person should know, and the
     environment variables that have to be set."""
 
@@ -38,7 +38,7 @@ def import_clients(
     servers: Collection[str] = (),
     bundles: Collection[str] = (),
     tools: Mapping[str, Sequence[str]] | None = None,
-) -> Imported:
+) -> ImportedServers:
     """Return config text for the settings of another program. Raises ImportProblem.
 
     `servers` and `bundles` are the names that exist already, `tools` what is known of servers' tools (by their names
@@ -56,7 +56,7 @@ class _Writing:
     servers: set[str]
     bundles: set[str]
     tools: Mapping[str, Sequence[str]]
-    moving: Moving = field(default_factory=Moving)
+    moving: MovedValues = field(default_factory=MovedValues)
     server_texts: list[str] = field(default_factory=list)
     bundle_texts: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -184,9 +184,9 @@ class _Writing:
             )
         return None
 
-    def done(self) -> Imported:
+    def done(self) -> ImportedServers:
         head = f"# Imported from {self.source!a}. Everything is untrusted until you say otherwise.\n"
-        return Imported(
+        return ImportedServers(
             servers=f"\n{head}\n" + "\n\n".join(self.server_texts) + "\n" if self.server_texts else "",
             bundles=f"\n{head}\n" + "\n\n".join(self.bundle_texts) + "\n" if self.bundle_texts else "",
             notes=tuple(dict.fromkeys(self.moving.notes)),

@@ -3,5 +3,5 @@
     records ─► past_steps ─► label_steps ─► learn ─► Learning: a memory, a calibration, proposals, and what they do
                                                      to the newest runs, which were held back
 
-Nothing in here takes effect. `adapters.learned_files` keeps what a person accepted; `Learned` is what is in force.
+Nothing in here takes effect. `adapters.learned_files` keeps what a person accepted; `LearnedValues` are in force.
 """

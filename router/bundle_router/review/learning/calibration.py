@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledShare:
     """What search would settle by itself of some steps: with one bundle, and how many of these are wrong; with a union,
     and how many of these hold nothing that was needed."""
 
@@ -85,9 +85,9 @@ class CalibrationFit:
     labels: int
     missing: int
     enough: bool = False
-    before: Settled = Settled()
-    after: Settled = Settled()
-    by_effect: tuple[tuple[str, Settled], ...] = ()
+    before: SettledShare = SettledShare()
+    after: SettledShare = SettledShare()
+    by_effect: tuple[tuple[str, SettledShare], ...] = ()
     auroc: float | None = None
 
 
@@ -171,7 +171,7 @@ def _weights(steps: Sequence[LabelledStep]) -> list[float]:
     return [min(1.0, RUN_WEIGHT / number[step.past.run_id]) for step in steps]
 
 
-def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> Settled:
+def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShare:
     enough = wrong = unions = unions_wrong = 0
     for row, catalog in zip(rows, under, strict=True):
         judged = judge(catalog, row.step.past.step, row.ranking)
@@ -180,7 +180,7 @@ def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> Settled:
             enough, wrong = enough + 1, wrong + (not helped)
         elif judged.use.verdict == "union":
             unions, unions_wrong = unions + 1, unions_wrong + (not helped)
-    return Settled(len(rows), enough, wrong, unions, unions_wrong)
+    return SettledShare(len(rows), enough, wrong, unions, unions_wrong)
 
 
 def _only(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.fusion import Scored, order
+from bundle_router.core.search.fusion import ScoredId, order
 from bundle_router.core.search.memory import Label, Memory, bounded, count_features, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
@@ -209,7 +209,7 @@ def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None
     )
 
 
-def _quality(ranked: Sequence[tuple[Sequence[Scored], Collection[str]]]) -> Quality:
+def _quality(ranked: Sequence[tuple[Sequence[ScoredId], Collection[str]]]) -> Quality:
     """Of rankings, each with what was needed."""
     rows = [([row.id for row in scored], needed) for scored, needed in ranked]
     return Quality(

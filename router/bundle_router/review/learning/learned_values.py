@@ -25,7 +25,7 @@ CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedValues:
     """What is in force. `known` holds the fingerprint of every bundle the memory was learned about, by id."""
 
     memory: Memory | None = None
@@ -43,7 +43,7 @@ class Learned:
         tools = (("tools", self.tools.revision),) if self.tools is not None else ()
         return (*memory, *thresholds, *tools)
 
-    def fitted_to(self, catalog: Catalog) -> Learned:
+    def fitted_to(self, catalog: Catalog) -> LearnedValues:
         """Without what the memories know about bundles and tools that are gone or no longer what they were."""
         memory, known = _kept(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
         tools, known_tools = _kept(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
@@ -61,7 +61,7 @@ class Learned:
         return replace(catalog, settings=replace(settings, search=search))
 
 
-NOTHING: Final = Learned()
+NOTHING: Final = LearnedValues()
 Known = tuple[tuple[str, str], ...]
 
 

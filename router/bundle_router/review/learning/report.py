@@ -12,7 +12,7 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
 from bundle_router.review.learning.fitting import MemoryFit, fit, fit_tools
 from bundle_router.review.learning.labels import Labelled, label_steps
-from bundle_router.review.learning.learned_values import Learned, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
 from bundle_router.review.learning.recorded_steps import PastStep
 
@@ -31,8 +31,8 @@ class Learning:
     tools: MemoryFit | None
     calibration: CalibrationFit | None
     proposals: Proposals
-    now: Learned
-    then: Learned
+    now: LearnedValues
+    then: LearnedValues
     """What is in force, and what would be once this is accepted."""
 
     @property
@@ -77,7 +77,7 @@ def learn(
     catalogs: Mapping[str, Catalog],
     current: Catalog,
     search: Search | None,
-    now: Learned,
+    now: LearnedValues,
     *,
     calibrating: bool = False,
     after: int = AFTER,
@@ -104,7 +104,7 @@ def learn(
     )
 
 
-def _with_memory(now: Learned, fitted: MemoryFit | None, current: Catalog) -> Learned:
+def _with_memory(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) -> LearnedValues:
     """Too few labels to tell leave what is in force; labels that tell against a memory switch it off."""
     if fitted is None or not fitted.enough:
         return now
@@ -113,7 +113,7 @@ def _with_memory(now: Learned, fitted: MemoryFit | None, current: Catalog) -> Le
     return replace(now, memory=fitted.memory, known=known_of(fitted.memory, current))
 
 
-def _with_tools(now: Learned, fitted: MemoryFit | None, current: Catalog) -> Learned:
+def _with_tools(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) -> LearnedValues:
     if fitted is None or not fitted.enough:
         return now
     if fitted.memory is None:
@@ -121,7 +121,7 @@ def _with_tools(now: Learned, fitted: MemoryFit | None, current: Catalog) -> Lea
     return replace(now, tools=fitted.memory, known_tools=known_tools_of(fitted.memory, current))
 
 
-def _with_calibration(now: Learned, fitted: CalibrationFit) -> Learned:
+def _with_calibration(now: LearnedValues, fitted: CalibrationFit) -> LearnedValues:
     return now if not fitted.enough else replace(now, calibration=fitted.calibration)
 
 

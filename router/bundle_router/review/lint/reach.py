@@ -14,7 +14,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
-from bundle_router.core.decide.mapping import Address, Addressed, covering
+from bundle_router.core.decide.mapping import Address, AddressedRow, covering
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict
 from bundle_router.core.models.patterns import first_match, is_glob, matches
 
@@ -33,7 +33,7 @@ _Group = tuple[str, ...]
 """The names of the policies that cover an address. Addresses of one group can't be told apart by policy."""
 
 
-def _samples(rows: Iterable[Addressed], field: str) -> set[str]:
+def _samples(rows: Iterable[AddressedRow], field: str) -> set[str]:
     written = {name for row in rows for name in getattr(row, field)}
     return {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in written}
 
@@ -66,11 +66,11 @@ class Reach:
         """Return whether a step that no row names may see the bundle."""
         return self._permits((_STRANGER, _STRANGER, _STRANGER), bundle)
 
-    def permitted_on(self, row: Addressed, bundle: Bundle) -> bool:
+    def permitted_on(self, row: AddressedRow, bundle: Bundle) -> bool:
         """Return whether some step that the row matches may see the bundle."""
         return any(self._permits(address, bundle) for address in self._addresses_of(row))
 
-    def tools_on(self, row: Addressed, bundle: Bundle) -> Set[str]:
+    def tools_on(self, row: AddressedRow, bundle: Bundle) -> Set[str]:
         """Return the tools of the bundle that some step may see which the row matches; in a very large config, some."""
         if (key := (bundle.id, row.workflow, row.role, row.step)) not in self._tools:
             verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
@@ -103,7 +103,7 @@ class Reach:
             self._verdicts[key] = static_verdict(self._catalog, self._ceilings[group], bundle)
         return self._verdicts[key]
 
-    def _addresses_of(self, row: Addressed) -> Iterator[Address]:
+    def _addresses_of(self, row: AddressedRow) -> Iterator[Address]:
         pairs = zip(_FIELDS, self._samples, strict=True)
         workflows, roles, steps = (_matching(getattr(row, field), samples) for field, samples in pairs)
         for address in product(workflows, roles, steps):
@@ -120,7 +120,7 @@ def _matching(names: tuple[str, ...], samples: list[str]) -> list[str]:
     return sorted(own | {sample for sample in samples if globs and first_match(globs, sample) is not None})
 
 
-def _overlap(one: Addressed, other: Addressed) -> bool:
+def _overlap(one: AddressedRow, other: AddressedRow) -> bool:
     """Return whether some address is covered by both rows (by sample)."""
     return all(_fields_overlap(getattr(one, field), getattr(other, field)) for field in _FIELDS)
 
@@ -150,7 +150,7 @@ def _covers_field(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
     return bool(narrow) and all(any(_covers_pattern(one, name) for one in wide) for name in narrow)
 
 
-def _covers(wide: Addressed, narrow: Addressed) -> bool:
+def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
     return (
         _covers_field(wide.workflow, narrow.workflow)
         and _covers_field(wide.role, narrow.role)

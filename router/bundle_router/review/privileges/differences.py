@@ -25,7 +25,7 @@ from bundle_router.core.decide.policy import constituents
 from bundle_router.core.tools.exposure.placing import mode_of
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.privileges.everywhere import everywhere
-from bundle_router.review.privileges.granted import Granted, Permitted, tool_examples, with_examples
+from bundle_router.review.privileges.granted import GrantedTools, Permitted, tool_examples, with_examples
 from bundle_router.review.privileges.name_classes import ANY, NameClass, name_classes
 from bundle_router.review.privileges.privilege_rows import (
     REACH_RANK,
@@ -59,7 +59,7 @@ class NameGroup:
 class _Side:
     """One catalog at one kind of address."""
 
-    granted: Granted
+    granted: GrantedTools
     route: int
     policies: int
     permitted: Permitted
@@ -181,7 +181,7 @@ class _Comparison:
     """Compares two catalogs at one kind of address after another."""
 
     def __init__(self, old: Catalog, new: Catalog, examples: Mapping[str, str]) -> None:
-        self._old, self._new = Granted(old), Granted(new)
+        self._old, self._new = GrantedTools(old), GrantedTools(new)
         self._labels = examples
         self._pairs = list(_paired(old, new))
         self.edits = config_edits(old, new)
@@ -228,7 +228,7 @@ class _Comparison:
             and (was.id in old.brought_somewhere) == (is_now.id in new.brought_somewhere)
         )
 
-    def _side(self, granted: Granted, route: int, policies: int, address: Address) -> _Side:
+    def _side(self, granted: GrantedTools, route: int, policies: int, address: Address) -> _Side:
         return _Side(granted, route.bit_length() - 1, policies, granted.permitted(policies, address))
 
     def _one_way(

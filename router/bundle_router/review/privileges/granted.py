@@ -23,7 +23,7 @@ Permitted = Mapping[str, frozenset[str]]
 """Bundle id → the tools of it that policy permits."""
 
 
-class Granted:
+class GrantedTools:
     """Answers for one catalog."""
 
     def __init__(self, catalog: Catalog) -> None:

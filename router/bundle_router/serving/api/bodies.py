@@ -86,7 +86,7 @@ class TimelineQuery(Frozen):
     start: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
-class NoQuery(Frozen):
+class EmptyQuery(Frozen):
     """Nothing may be asked for besides."""
 
 

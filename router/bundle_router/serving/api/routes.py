@@ -22,9 +22,9 @@ from bundle_router.errors import RouterError, UnknownRun
 from bundle_router.serving.api.bodies import (
     KEY,
     CallBody,
+    EmptyQuery,
     MediaQuery,
     MissedBody,
-    NoQuery,
     RunsQuery,
     TimelineQuery,
     ToolsQuery,
@@ -62,7 +62,7 @@ class RefusedRequest(Exception):
         self.refusal = refusal
 
 
-class Guarded:
+class GuardedRoute:
     """One route as an application of its own: Starlette's wrapping of a function costs as much as the gate."""
 
     def __init__(self, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> None:
@@ -114,7 +114,7 @@ class DecisionApi:
             ("GET", "/openapi.json", None, self._openapi),
         ]
         return [
-            Route(path, Guarded(partial(self._guarded, path, scope, work)), methods=[method])
+            Route(path, GuardedRoute(partial(self._guarded, path, scope, work)), methods=[method])
             for method, path, scope, work in table
         ]
 
@@ -188,14 +188,14 @@ class DecisionApi:
 
     async def _close(self, request: Request) -> Response:
         run_id = await self._run(request)
-        _query(request, NoQuery)
+        _query(request, EmptyQuery)
         end = await self._router.close_run(run_id)
         self._idle.forget(run_id)
         return JSONResponse(asdict(end))
 
     async def _artifact(self, request: Request) -> Response:
         run_id = await self._run(request)
-        _query(request, NoQuery)
+        _query(request, EmptyQuery)
         data, mime_type = await self._access.artifact(run_id, f"artifact:sha256:{_sha256(request)}")
         shown = mime_type in IMAGES
         headers = {**PRIVATE, "content-disposition": "inline" if shown else "attachment"}
@@ -209,7 +209,7 @@ class DecisionApi:
         return JSONResponse(await media)
 
     async def _bundles(self, request: Request) -> Response:
-        _query(request, NoQuery)
+        _query(request, EmptyQuery)
         catalog = self._router.catalog
         rows = [asdict(catalog.bundles[id_]) for id_ in sorted(catalog.bundles)]
         return JSONResponse({"revision": catalog.revision, "bundles": rows})
@@ -287,7 +287,7 @@ _OTHER_PRINCIPAL: Final = Refusal(
 def _body(request: Request, model: type[Body]) -> Body:
     if not is_json(request.scope["headers"]):
         raise RefusedRequest(UNSUPPORTED)
-    _query(request, NoQuery)
+    _query(request, EmptyQuery)
     try:
         return model.model_validate_json(request.scope["body"])
     except ValidationError as wrong:

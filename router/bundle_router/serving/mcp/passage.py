@@ -55,7 +55,7 @@ _FRESHNESS: Final = ("ttlMs", "cacheScope")
 each time anew."""
 
 
-class Served(Protocol):
+class ServerRun(Protocol):
     """What a server, and its handlers, ask of their run."""
 
     @property
@@ -85,14 +85,14 @@ class Served(Protocol):
 
 
 def handlers(
-    run: Served, asked: Asked, following: FollowedResources
+    run: ServerRun, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return the requests that have to do with what is passed on: the model of their params, and their handler, by
     method."""
     return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
 
 
-def _passed_on(run: Served, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def _passed_on(run: ServerRun, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
             uri = (context.params or {}).get("uri")
@@ -117,7 +117,7 @@ def _passed_on(run: Served, asked: Asked) -> dict[str, tuple[type[types.RequestP
 
 
 def _of_sessions(
-    run: Served, asked: Asked, following: FollowedResources
+    run: ServerRun, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return what only the handshake era has: a session's log level, and the resources it follows."""
 
@@ -161,7 +161,7 @@ def followed_by(connection: Connection) -> set[str]:
     return found
 
 
-def _require(run: Served, feature: Feature) -> None:
+def _require(run: ServerRun, feature: Feature) -> None:
     if feature not in run.features:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
 

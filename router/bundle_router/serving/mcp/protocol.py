@@ -42,7 +42,7 @@ from bundle_router.serving.gate import Headers
 from bundle_router.serving.mcp.client import Context, client_of, in_rounds
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
-from bundle_router.serving.mcp.passage import Served, as_sent, dropped, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.mcp.passage import ServerRun, as_sent, dropped, followed_by, handlers, has_form, narrowed
 from bundle_router.serving.refusals import Refusal, refuse
 from bundle_router.serving.requests import again
 
@@ -73,7 +73,7 @@ T = TypeVar("T")
 class _Server(Server[Any]):
     """The SDK's server, which says in the handshake era too that its list changes, and reads its instructions anew."""
 
-    def __init__(self, run: Served, **named: Any) -> None:
+    def __init__(self, run: ServerRun, **named: Any) -> None:
         self._run = run
         super().__init__("bundle-router", **named)
 
@@ -117,7 +117,7 @@ class _Sessions(StreamableHTTPSessionManager):
 class RunServer:
     """One run as an MCP server: an ASGI application between `start` and `close`."""
 
-    def __init__(self, run: Served, version: str) -> None:
+    def __init__(self, run: ServerRun, version: str) -> None:
         self._run = run
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)

@@ -27,7 +27,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     Raises UnknownRun, RequestError for a folder that holds other things, StorageError.
     """
     reader.refresh(now=True)
-    chosen = Published(reader, list(dict.fromkeys(run_ids)))
+    chosen = PublishedPages(reader, list(dict.fromkeys(run_ids)))
     marker = folder / "runs.json"
     try:
         if folder.exists() and any(folder.iterdir()) and not marker.exists():
@@ -47,7 +47,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     return count
 
 
-class Published:
+class PublishedPages:
     """The files of chosen runs."""
 
     def __init__(self, reader: RunReader, run_ids: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from bundle_router.tools.sandbox import linux
 from bundle_router.tools.sandbox.plan import MEMORY_FOLDER_BYTES, Mount, Statement
-from bundle_router.tools.sandbox.tree import Swapped
+from bundle_router.tools.sandbox.tree import PathSwapped
 
 _EMPTY: Final = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 _SIOCSIFFLAGS: Final = 0x8914
@@ -129,7 +129,7 @@ def _clone(mount: Mount) -> int:
     try:
         info = os.fstat(descriptor)
         if mount.inode and (info.st_dev, info.st_ino) != (mount.device, mount.inode):
-            raise Swapped(mount.source)
+            raise PathSwapped(mount.source)
         tree = linux.clone_tree(descriptor)
         attributes = linux.ATTR_NOSUID | (0 if mount.kind == "device" else linux.ATTR_NODEV)
         linux.restrict_mounts(tree, attributes | (linux.ATTR_RDONLY if mount.kind == "read" else 0))

@@ -26,7 +26,7 @@ from typing import Any, Final
 from bundle_router.tools.sandbox import linux, namespaces, target
 from bundle_router.tools.sandbox.bounds import INTERVAL_S, Watcher
 from bundle_router.tools.sandbox.plan import Place, SandboxPlan, Statement, encode_statements
-from bundle_router.tools.sandbox.tree import SHARED_MEMORY, Swapped
+from bundle_router.tools.sandbox.tree import SHARED_MEMORY, PathSwapped
 
 _KILL_FOR_S: Final = 5.0
 _POLL_S: Final = 0.02
@@ -50,7 +50,7 @@ class Supervisor:
         wake = self._watch_children()
         try:
             own_proc = self._arrange_mounts()
-        except (OSError, Swapped, _Unprotected) as error:
+        except (OSError, PathSwapped, _Unprotected) as error:
             self._report(failed=str(error))
             return
         others = _everyone_else if self._first else partial(descendants, os.getpid())
@@ -88,7 +88,7 @@ class Supervisor:
             return not self._first
         own_proc = plan.entered or namespaces.build_root(plan.mounts)
         if not os.path.samestat(os.fstat(plan.root_fd), Path(_path_of_root(plan)).stat()):
-            raise Swapped(_path_of_root(plan))
+            raise PathSwapped(_path_of_root(plan))
         covered = {mount.target for mount in plan.mounts}
         hidden = (*plan.hidden, *plan.masked)
         for place in (*hidden, *(place for place in plan.protected if place not in hidden)):

@@ -18,7 +18,7 @@ _EMPTY_FOLDERS: Final = ("/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/roo
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
 
 
-class Swapped(Exception):
+class PathSwapped(Exception):
     """What lies at a place is not what the router saw there, so it can't be kept from the program."""
 
     def __init__(self, path: str) -> None:
@@ -60,7 +60,7 @@ def check_places(places: Iterable[Place]) -> None:
         except OSError:
             same = False
         if not same:
-            raise Swapped(place.path)
+            raise PathSwapped(place.path)
 
 
 def _readable(paths: Iterable[str], *, below: str) -> Iterator[Mount]:

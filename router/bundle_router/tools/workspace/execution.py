@@ -28,7 +28,7 @@ from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.confine import environment
 from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_aside
-from bundle_router.tools.workspace.process import Finished, run
+from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
 
@@ -125,7 +125,7 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
     return ToolOutput((Text(text), Data({"binaries": rows})))
 
 
-def _starter(root: str) -> Callable[..., Finished]:
+def _starter(root: str) -> Callable[..., ProcessExit]:
     """Return what starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
     if sys.platform == "linux":
         return run
@@ -242,7 +242,7 @@ def _time(rule: BinaryRule, context: ToolContext) -> float:
 # --- after ---------------------------------------------------------------------------------------------------------
 
 
-def _output(finished: Finished, binary: Binary, arguments: ExecArguments, moved: list[str]) -> ToolOutput:
+def _output(finished: ProcessExit, binary: Binary, arguments: ExecArguments, moved: list[str]) -> ToolOutput:
     parts = [_headline(finished), *moved]
     for name, kept in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if kept.total:
@@ -252,7 +252,7 @@ def _output(finished: Finished, binary: Binary, arguments: ExecArguments, moved:
     return ToolOutput((Text("\n".join(parts)), Data(_record(finished, binary, arguments))), failed=failed)
 
 
-def _headline(finished: Finished) -> str:
+def _headline(finished: ProcessExit) -> str:
     took = f"{finished.elapsed_ms / 1000:.2f} s"
     left = f"; {finished.leftovers} processes it left running were ended" if finished.leftovers else ""
     if finished.ended == "timeout":
@@ -278,7 +278,7 @@ def summary(statements: tuple[Statement, ...]) -> str:
     return f"isolated or limited: {held}" + (f"; NOT: {missing}" if missing else "")
 
 
-def _record(finished: Finished, binary: Binary, arguments: ExecArguments) -> dict[str, Any]:
+def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> dict[str, Any]:
     streams = [("stdout", finished.stdout), ("stderr", finished.stderr)]
     return {
         "binary": {"name": arguments.binary, "path": binary.path, "real_path": binary.real_path},

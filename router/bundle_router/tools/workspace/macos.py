@@ -16,7 +16,7 @@ from typing import Final
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.sandbox import seatbelt
 from bundle_router.tools.sandbox.plan import SandboxPlan
-from bundle_router.tools.workspace.process import Capture, Ended, Finished
+from bundle_router.tools.workspace.process import Capture, Ended, ProcessExit
 
 _POLL_S: Final = 0.05
 _DRAIN_S: Final = 1.0  # for output, once the program has ended
@@ -31,7 +31,7 @@ def run(
     timeout_s: float,
     cancelled: Callable[[], bool],
     max_bytes: int,
-) -> Finished:
+) -> ProcessExit:
     """As `process.run`, by the sandbox-exec `program`. Raises ToolFailure `not_started`."""
     real = replace(plan, read=tuple(map(os.path.realpath, plan.read)))
     began = time.monotonic()
@@ -55,7 +55,7 @@ def run(
     status, took_ms = process.returncode, (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
-    return Finished(how, code, number, took_ms, streams[0].kept(), streams[1].kept(), seatbelt.STATEMENTS, 0)
+    return ProcessExit(how, code, number, took_ms, streams[0].kept(), streams[1].kept(), seatbelt.STATEMENTS, 0)
 
 
 def _follow(

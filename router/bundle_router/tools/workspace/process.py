@@ -32,7 +32,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.sandbox import bubblewrap
 from bundle_router.tools.sandbox.plan import NAMESPACES, SandboxPlan, Statement
-from bundle_router.tools.sandbox.tree import Swapped, check_places, mounts_of
+from bundle_router.tools.sandbox.tree import PathSwapped, check_places, mounts_of
 from bundle_router.tools.workspace.router_code import base_interpreter
 
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -108,7 +108,7 @@ _SOURCES: Final = {path.stem: path.read_bytes() for path in (Path(__file__).pare
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProcessExit:
     """How a program ended. `exit_code` is None when `signal` ended it; `leftovers` counts processes it left running.
 
     `exceeded` says which bound on the whole was passed, when that ended it.
@@ -127,7 +127,7 @@ class Finished:
 
 def run(
     plan: SandboxPlan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int
-) -> Finished:
+) -> ProcessExit:
     """Run the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
 
     Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` when it could not be started.
@@ -137,10 +137,10 @@ def run(
     try:
         plan, wrapper = _arranged(replace(plan, report_fd=report_in))
         process = _start(plan, control_out, stdin, wrapper)
-    except (OSError, Swapped) as error:
+    except (OSError, PathSwapped) as error:
         for descriptor in (control_in, report_out):
             os.close(descriptor)
-        why = str(error) if isinstance(error, Swapped) else f"the launcher can't be started: {error.strerror}"
+        why = str(error) if isinstance(error, PathSwapped) else f"the launcher can't be started: {error.strerror}"
         raise ToolFailure(f"the program was not started: {why}", code="not_started") from error
     finally:
         os.close(control_out)
@@ -267,7 +267,7 @@ class _Watch:
         plan = self._plan
         try:
             check_places((*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ())
-        except Swapped as swapped:
+        except PathSwapped as swapped:
             raise ToolFailure(f"the program was not started: {swapped}", code="not_started") from swapped
 
     def _read(self, timeout_s: float) -> bool:
@@ -293,7 +293,7 @@ class _Watch:
         if "exited" in self._outcome and not self._program_ended:
             self._program_ended = time.monotonic()
 
-    def finished(self) -> Finished:
+    def finished(self) -> ProcessExit:
         self._drain()
         stdout, stderr = (capture.kept() for capture in self._streams.values())
         outcome = self._outcome
@@ -309,7 +309,7 @@ class _Watch:
         ended: Ended = "limit" if "exceeded" in outcome else self._ended or "exited"
         if ended == "exited" and status is not None and status < 0:
             ended = "killed"
-        return Finished(
+        return ProcessExit(
             ended=ended,
             exit_code=status if status is not None and status >= 0 else None,
             signal=-status if status is not None and status < 0 else None,

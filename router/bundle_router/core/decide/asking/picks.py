@@ -64,7 +64,7 @@ def shape_for(ids: Sequence[str]) -> type[BaseModel]:
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class ParsedPicks:
     """What an answer comes to: permitted ids in order of preference, those over the cap, and the model's reason."""
 
     ids: tuple[str, ...]
@@ -72,7 +72,7 @@ class Picked:
     justification: str
 
 
-def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Picked | None:
+def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> ParsedPicks | None:
     """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place. None when it named
     ids and none of them is permitted."""
     fields = answer.model_dump()
@@ -82,7 +82,7 @@ def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> Pick
     ids = [id_ for id_ in dict.fromkeys(by_place.get(row["id"], row["id"]) for row in rows) if id_ in permitted]
     if fields["picks"] and not ids:
         return None
-    return Picked(
+    return ParsedPicks(
         tuple(ids[:max_picks]), tuple((id_, "over_budget") for id_ in ids[max_picks:]), _one_line(fields["rationale"])
     )
 

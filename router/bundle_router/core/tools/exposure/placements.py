@@ -16,7 +16,7 @@ by programs alone (`execute`). A mode is where a bundle wants its tools."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedTool:
     """One permitted tool (canonical name), the bundle it is shown for, and what its definition costs in tokens."""
 
     name: str
@@ -32,17 +32,17 @@ class Placement:
     the direct ones the tools that read artifacts stand; None where there is nothing to read yet.
     """
 
-    direct: tuple[Placed, ...] = ()
-    deferred: tuple[Placed, ...] = ()
-    meta: tuple[Placed, ...] = ()
+    direct: tuple[PlacedTool, ...] = ()
+    deferred: tuple[PlacedTool, ...] = ()
+    meta: tuple[PlacedTool, ...] = ()
     activated: frozenset[str] = frozenset()
-    code: tuple[Placed, ...] = ()
+    code: tuple[PlacedTool, ...] = ()
     reading_from: int | None = None
 
-    def rows(self) -> Iterator[tuple[Place, Placed]]:
+    def rows(self) -> Iterator[tuple[Place, PlacedTool]]:
         """Yield every tool with its place, the most open places first."""
         for place in MODES:
-            rows: tuple[Placed, ...] = getattr(self, place)
+            rows: tuple[PlacedTool, ...] = getattr(self, place)
             yield from ((place, row) for row in rows)
 
     @property

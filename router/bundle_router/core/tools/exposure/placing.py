@@ -8,7 +8,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
 from bundle_router.core.models import MODES, Activation, Mode, Offer
-from bundle_router.core.tools.exposure.placements import Place, Placed, Placement
+from bundle_router.core.tools.exposure.placements import Place, PlacedTool, Placement
 from bundle_router.dataclass import dataclass, replace
 
 _OPENNESS: Final[Mapping[Place, int]] = {place: at for at, place in enumerate(MODES)}
@@ -122,7 +122,7 @@ def place(
     chosen = _chosen(catalog, held, places, homes, ranked)
     asked = _asked(activation, places, chosen)
     order = _places(activation, held)
-    direct: list[tuple[tuple[int, str], Placed]] = []
+    direct: list[tuple[tuple[int, str], PlacedTool]] = []
     activated: set[str] = set()
     room = _LAST if max_tokens is None else max_tokens
     for tool in (*chosen, *asked):
@@ -131,12 +131,12 @@ def place(
             room -= card.tokens
             home = homes[tool]
             at = asked.get(tool, order[home])
-            direct.append(((at, tool), Placed(tool, home, card.tokens)))
+            direct.append(((at, tool), PlacedTool(tool, home, card.tokens)))
             if tool in asked:
                 activated.add(tool)
     shown = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])
-    beside: dict[Place, list[Placed]] = {where: [] for where in MODES}
+    beside: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
     for tool, where in places.items():
         if tool not in shown:  # what has no room in the array waits for it
             beside["deferred" if MODES[where].in_array else where].append(_placed(catalog, tool, homes[tool]))
@@ -157,9 +157,9 @@ def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int
     return None if at is None else bisect_left(places, at)
 
 
-def _placed(catalog: Catalog, tool: str, bundle: str) -> Placed:
+def _placed(catalog: Catalog, tool: str, bundle: str) -> PlacedTool:
     card = catalog.cards.get(tool)
-    return Placed(tool, bundle, card.tokens if card is not None else 0)
+    return PlacedTool(tool, bundle, card.tokens if card is not None else 0)
 
 
 def _wanted(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:

@@ -15,7 +15,7 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedName:
     """`name` is the canonical name, or the text as it was written where no permitted tool is meant. `alike`: tools that
     it could mean as well, so that none is called; or the one it may have been meant for."""
 
@@ -31,7 +31,7 @@ class Resolved:
         return f"Did you mean {self.alike[0]!r}?" if self.alike else ""
 
 
-def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> Resolved:
+def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> ResolvedName:
     """Return the permitted tool that is meant. `canonical`: canonical names by exposed name, of the whole catalog.
 
     A canonical or exposed name means itself, permitted or not: what is asked for by name is refused by name.
@@ -39,17 +39,17 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     name = _own_name(written[:MAX_NAME].strip(), canonical)
     exact = canonical.get(name, name)
     if exact in permitted:
-        return Resolved(exact, known=True)
+        return ResolvedName(exact, known=True)
     if name in canonical or exact in set(canonical.values()):
-        return Resolved(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
+        return ResolvedName(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
     wanted = _plain(name)
     for form in (_short, _plain, lambda tool: _plain(_short(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
         if len(matching) == 1:
-            return Resolved(matching[0], known=True)
+            return ResolvedName(matching[0], known=True)
         if matching:
-            return Resolved(name, known=False, alike=tuple(matching))
-    return Resolved(name, known=False, alike=_nearest(name, permitted))
+            return ResolvedName(name, known=False, alike=tuple(matching))
+    return ResolvedName(name, known=False, alike=_nearest(name, permitted))
 
 
 def _own_name(name: str, canonical: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ PinSetting = Literal["required", "trusted-may-skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Usable:
+class UsableCards:
     """`cards` by canonical name are what may be used; `drifted` are the `(server, tool)` pairs that exist and may not
     (for `Facts.drifted`), or `(server, "*")` where all of them may not: a server without pins, or one that is another
     than was reviewed. `open` says that tools nobody has heard of yet are not drift: the server needs no pins and
@@ -32,7 +32,7 @@ class Usable:
 
 def usable(
     pins: Pins | None, admitted: Admitted | None, server: Server, setting: PinSetting, reviewed: Admitted | None = None
-) -> Usable:
+) -> UsableCards:
     """Return the tools of one server that may be used now. `admitted=None`: it has not been contacted, so its pins
     stand.
 
@@ -43,7 +43,7 @@ def usable(
     known = reviewed if reviewed is not None else pins.reviewed(server)
     listed = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
-        return Usable(drifted=((server.name, WHOLE_SERVER),))
+        return UsableCards(drifted=((server.name, WHOLE_SERVER),))
     live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
     cards = {
         tool.card.name: tool.card
@@ -51,17 +51,17 @@ def usable(
         if live is None or live.get(tool.card.tool) == tool.card.sha256
     }
     allowed = {card.tool for card in cards.values()}
-    return Usable(cards, tuple((server.name, tool) for tool in sorted(listed - allowed)))
+    return UsableCards(cards, tuple((server.name, tool) for tool in sorted(listed - allowed)))
 
 
-def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> Usable:
+def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> UsableCards:
     free = not server.traits.is_remote or (setting == "trusted-may-skip" and server.trust == "trusted")
     if not free:
-        return Usable(drifted=((server.name, WHOLE_SERVER),))
-    return Usable(open=True) if admitted is None else Usable(dict(admitted.cards))
+        return UsableCards(drifted=((server.name, WHOLE_SERVER),))
+    return UsableCards(open=True) if admitted is None else UsableCards(dict(admitted.cards))
 
 
-def drifted_among(tools: Iterable[str], by_server: Mapping[str, Usable]) -> tuple[tuple[str, str], ...]:
+def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) -> tuple[tuple[str, str], ...]:
     """Return the `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
 
     A tool that nobody reviewed is drift like a changed one. Servers that are not in `by_server` (the local ones) are
@@ -86,7 +86,7 @@ def pinned(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
     return with_cards(catalog, known)
 
 
-def with_cards(catalog: Catalog, known: Iterable[Usable]) -> Catalog:
+def with_cards(catalog: Catalog, known: Iterable[UsableCards]) -> Catalog:
     """Return the catalog with the cards of what is usable added, and globs over these servers expanded."""
     cards = {name: card for one in known for name, card in one.cards.items()}
     if not cards:

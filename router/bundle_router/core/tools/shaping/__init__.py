@@ -15,11 +15,11 @@ Rules:
 
 Theory of operation: `references` replaces payloads, `visible` escapes, `cut` bounds; `shape` drops duplicates first,
 flags failures last, and puts all in order. A form for one provider (image parts, documents) is made later from
-`Shaped.blobs`; nothing in here knows a provider.
+`ShapedResult.blobs`; nothing in here knows a provider.
 """
 
 from bundle_router.core.tools.shaping.shape import is_small, shape
-from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Part, Role, Shaped
+from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Part, Role, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible
 
-__all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "Shaped", "is_small", "shape", "visible"]
+__all__ = ["Blob", "Describe", "MediaFacts", "Part", "Role", "ShapedResult", "is_small", "shape", "visible"]

@@ -20,7 +20,7 @@ _ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutText:
     """`text` with its notice; `kept` characters of it are the result's own. `rule` names what was done."""
 
     text: str
@@ -39,7 +39,7 @@ def shares(sizes: Sequence[int], cap: int) -> list[int]:
     return granted
 
 
-def head_tail(text: str, budget: int, hidden: int = 0) -> Cut:
+def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
     """Head and tail of a text longer than `budget` characters, cut at line ends where there are any near.
 
     `hidden`: characters already missing somewhere in the middle, counted in the notice.
@@ -50,10 +50,10 @@ def head_tail(text: str, budget: int, hidden: int = 0) -> Cut:
     line = "" if not head or head.endswith("\n") else "\n"
     left_out, total = tail_start - head_end + hidden, len(text) + hidden
     notice = f"{line}[{left_out:,} of {total:,} characters left out here]\n"
-    return Cut(head + notice + tail, len(head) + len(tail), "head_tail")
+    return CutText(head + notice + tail, len(head) + len(tail), "head_tail")
 
 
-def leading_items(value: Any, budget: int) -> Cut | None:
+def leading_items(value: Any, budget: int) -> CutText | None:
     """Return the value with only the leading items of its largest array, within `budget` characters of compact JSON.
 
     None when there is no array whose items could be left out to make it fit, or when not one item fits.
@@ -74,7 +74,7 @@ def leading_items(value: Any, budget: int) -> Cut | None:
     text = compact(_with_items(value, path, items[:kept]))
     where = visible(".".join(path)[:80])
     notice = f"\n[{where + ': ' if where else ''}{kept:,} of {len(items):,} items shown]"
-    return Cut(text + notice, len(text), "leading_items")
+    return CutText(text + notice, len(text), "leading_items")
 
 
 def compact(value: Any) -> str:

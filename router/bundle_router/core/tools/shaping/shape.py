@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping.cut import Cut, head_tail, leading_items, shares
+from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
 from bundle_router.core.tools.shaping.json_text import dumped, parse
 from bundle_router.core.tools.shaping.references import References
-from bundle_router.core.tools.shaping.shaped import Describe, Part, Shaped
+from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
 from bundle_router.dataclass import dataclass
 
@@ -55,7 +55,7 @@ class _Piece:
         return Part(self.shown.partition("\n")[2], self.uri, self.mime_type) if self.uri else Part(self.shown)
 
 
-def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> Shaped:
+def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> ShapedResult:
     """Return what the model sees of a result, and the bytes to store with it.
 
     `max_chars` bounds the characters kept; notices (under 3,000 characters) come on top. `describe` says what bytes
@@ -76,7 +76,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
         text += "\n" + _notice(text, references, pieces, reading)
-    return Shaped(
+    return ShapedResult(
         text=text,
         blobs=references.blobs,
         original_bytes=sum(_size(block) for block in blocks),
@@ -120,7 +120,7 @@ def _line(text: str) -> str:
     return without_surrogates(" ".join(text.split()))
 
 
-def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
+def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
     """Return the pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
@@ -128,9 +128,9 @@ def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[Cut]:
     return [_fit(piece, budget) for piece, budget in zip(pieces, granted, strict=True)]
 
 
-def _fit(piece: _Piece, budget: int) -> Cut:
+def _fit(piece: _Piece, budget: int) -> CutText:
     if len(piece.shown) <= budget:
-        return Cut(piece.shown, len(piece.shown), "")
+        return CutText(piece.shown, len(piece.shown), "")
     value = parse(piece.text) if piece.value is None else piece.value
     return (leading_items(value, budget) if value else None) or head_tail(piece.shown, budget, piece.hidden)
 

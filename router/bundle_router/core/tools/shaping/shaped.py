@@ -52,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class ShapedResult:
     """A result as the model sees it. Every blob is named in the text, or in the full result that the text names.
 
     `original_bytes`: what the tool gave (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
@@ -70,6 +70,6 @@ class Shaped:
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def empty(cls) -> Shaped:
+    def empty(cls) -> ShapedResult:
         """For a call that gave nothing because it was cancelled or never made."""
         return cls("")
