@@ -160,7 +160,7 @@ class RunLog(Protocol):
     def artifacts(self) -> ArtifactStore: ...
 
     def close(self) -> tuple[Writer, ...]:
-        """Lets go of the run. If it was written to here and nobody else has it open, writes its end (`closed`, chain
+        """Let go of the run. If it was written to here and nobody else has it open, write its end (`closed`, chain
         head, count); else gives those others. Idempotent, and lets go even when it raises."""
 
 
@@ -185,7 +185,7 @@ class RunStore(Protocol):
         """
 
     def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
-        """Begins a run, or opens the one that is there by now. One that failed leaves no run.
+        """Begin a run, or open the one that is there by now. One that failed leaves no run.
 
         `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
         Raises CorruptRun, StorageError.
@@ -196,7 +196,7 @@ class RunStore(Protocol):
         StorageError."""
 
     def close(self) -> None:
-        """Lets go of what it holds besides runs."""
+        """Let go of what it holds besides runs."""
 
 
 class Selector(Protocol):
@@ -267,10 +267,10 @@ class Embedder(Protocol):
 
     @property
     def revision(self) -> str:
-        """Changes whenever the vectors of a text would. May load the model: not for an event loop's thread."""
+        """What changes whenever the vectors of a text would. May load the model: not for an event loop's thread."""
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
-        """Blocks for at most about `timeout_s`. What goes wrong is in the reply, never raised; that the vectors are
+        """Embed them, in at most about `timeout_s`. What goes wrong is in the reply, never raised; that the vectors are
         sound is for the caller to check (`bundle_router.core.search.meaning.fault_in`)."""
 
     def close(self) -> None: ...
@@ -313,7 +313,7 @@ class ToolServers(Sessions, Protocol):
 
     @property
     def changes(self) -> int:
-        """Grows whenever `known` or `status` may say something else than before, but for what time alone changes."""
+        """Return a number that grows whenever `known` or `status` may say something else, but for what time changes."""
 
     async def prepare(self) -> None:
         """Load what any server is reached with: a second of our own, which counts for no server's time to answer.

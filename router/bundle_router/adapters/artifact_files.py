@@ -233,7 +233,7 @@ class RunArtifacts(ArtifactReader):
         return True
 
     def _keep(self, sha256: str, data: bytes, folder: int) -> None:
-        """Links the content that another run has, or writes it and lets others link it."""
+        """Link the content that another run has, or write it and let others link it."""
         if self._pool is not None and self._pool.link_into(folder, sha256, data):
             if self._durable:
                 _sync(sha256, folder)
@@ -270,7 +270,7 @@ class ArtifactPool:
         self._top = Path(root) / POOL
 
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
-        """Links the content into a run's folder; False where it is not here, or is not what its name says."""
+        """Link the content into a run's folder; False where it is not here, or is not what its name says."""
         with suppress(OSError), self._opened(sha256, make=False) as own:
             fd = os.open(sha256, _READ, dir_fd=own)
             try:

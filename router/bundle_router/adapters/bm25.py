@@ -77,7 +77,7 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, documents: Iterable[Document], *, revision: str) -> LexicalIndex:
-        """Indexes the documents; the last one of an id and collection counts."""
+        """Index the documents; the last one of an id and collection counts."""
         return cls._of({(doc.collection, doc.id): doc for doc in documents}, revision)
 
     @classmethod

@@ -191,7 +191,7 @@ def _stack(trace: TracebackType | None) -> list[str]:
 
 
 def _shortened(value: Any) -> Any:
-    """Texts cut to `MAX_TEXT`. Comes after redaction: half a token is no longer recognised."""
+    """Return texts cut to `MAX_TEXT`. Comes after redaction: half a token is no longer recognised."""
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):

@@ -90,7 +90,7 @@ class Workers:
                 self._busy -= 1
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Lets idle threads end; one that is busy ends after its work, and is waited for so long at most."""
+        """Let idle threads end; one that is busy ends after its work, and is waited for so long at most."""
         with self._lock:
             threads, self._threads = self._threads, []
         for _ in threads:

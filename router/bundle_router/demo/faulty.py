@@ -42,7 +42,7 @@ def tools() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Answers until its input ends; then it stays, as some do."""
+    """Answer until its input ends; then it stays, as some do."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _leave_somebody_behind()
     for line in sys.stdin.buffer:

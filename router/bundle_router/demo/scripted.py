@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 def server() -> ScriptedServer:
-    """Answers the first question, and fails every other one. Not started yet."""
+    """Answer the first question, and fail every other one. Not started yet."""
     return ScriptedServer([_pick, status(503)])
 
 
@@ -61,7 +61,7 @@ def config_with_model(config: Path | None, into: Path, base_url: str | None) -> 
 
 
 def _toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Tables of strings, numbers, booleans and lists of these, which is all that `router.toml` has."""
+    """Yield tables of strings, numbers, booleans and lists of these, which is all that `router.toml` has."""
     if path:
         yield f"[{'.'.join(json.dumps(name) for name in path)}]"
     for name, value in table.items():

@@ -225,7 +225,7 @@ class Servers:
         return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
     def _tell(self, drifted: Pairs, before: Pairs) -> None:
-        """Says what drifted of servers that have pins, when it does. That others have none is said where they are
+        """Say what drifted of servers that have pins, when it does. That others have none is said where they are
         shown."""
         for server in sorted(self._pins):
             rows = tuple(pair for pair in drifted if pair[0] == server)
@@ -333,7 +333,7 @@ class Servers:
             await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
-        """Says which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
+        """Say which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
         milliseconds a tool, and decides nothing."""
         from bundle_router.core.tools.pins.lights import lights  # routing loads no warning light
         from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood

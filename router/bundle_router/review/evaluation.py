@@ -182,7 +182,7 @@ class RankedRow:
 
 
 def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> RankedRow:
-    """Ranks and judges one row under the catalog."""
+    """Rank and judge one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
     step, request = row.as_step(), row.as_request()
     permitted = _permitted(row, step, catalog, facts)

@@ -76,7 +76,7 @@ def explain(
     target: str,
     hear: Callable[[Question], Reply | None] | None = None,
 ) -> Explanation:
-    """Explains one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
+    """Explain one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
 
     An unknown target gives one `unknown_bundle` chain.
 

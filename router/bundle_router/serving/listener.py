@@ -176,7 +176,7 @@ class Listener:
         self._others: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Begins to accept. Connections made before wait in the socket's queue."""
+        """Begin to accept. Connections made before wait in the socket's queue."""
         self._others = _stream_watchers()
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="mcp-listener")
 

@@ -206,7 +206,7 @@ def status(code: int, headers: Mapping[str, str] | None = None, message: str = "
 
 
 def body(data: bytes, content_type: str = "application/json", **headers: str) -> Act:
-    """Status 200 with these bytes."""
+    """Return status 200 with these bytes."""
     return lambda exchange: exchange.reply(data, 200, {"Content-Type": content_type, **headers})
 
 

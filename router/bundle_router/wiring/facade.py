@@ -188,7 +188,7 @@ class Router:
     # --- routing ---------------------------------------------------------------------------------------------------
 
     async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """Decides what the step may see. The decision is in the run's records when this returns.
+        """Decide what the step may see. The decision is in the run's records when this returns.
 
         `messages` is the agent's own history (OpenAI's or Anthropic's shape), for agents that keep it: what the run has
         active is then derived from the calls in it, in place of what the run remembers.

@@ -75,7 +75,7 @@ def log_in(
 
 
 def log_out(server: Server, principal: str) -> bool:
-    """Forgets the tokens of a server; False where there were none."""
+    """Forget the tokens of a server; False where there were none."""
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.tools.transport.tool_servers import Scope
 

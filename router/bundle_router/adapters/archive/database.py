@@ -168,7 +168,7 @@ class PostgresArchive(RunArchive):
         return True
 
     def finish_deletions(self) -> None:
-        """Frees artifacts that a deletion which was interrupted left to nobody, and catalogs that no run names."""
+        """Free artifacts that a deletion which was interrupted left to nobody, and catalogs that no run names."""
         orphans = self._pool.fetch(
             "select sha256 from router_artifacts a where not exists "
             "(select from router_run_artifacts r where r.sha256 = a.sha256)"

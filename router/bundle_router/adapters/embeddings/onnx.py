@@ -50,7 +50,7 @@ class LocalEmbedder:
 
     @property
     def revision(self) -> str:
-        """Loads the model. `unusable` where it can't be."""
+        """Load the model. `unusable` where it can't be."""
         model = self._loaded()
         return model.files.revision if model is not None else "unusable"
 
@@ -72,7 +72,7 @@ class LocalEmbedder:
         return Embedding(tuple(vectors))
 
     def close(self) -> None:
-        """Lets go of the model. Idempotent."""
+        """Let go of the model. Idempotent."""
         with self._lock:
             self._model = None
 

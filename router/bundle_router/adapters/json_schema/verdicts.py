@@ -175,7 +175,7 @@ class ValueCheck:
         self._texts: dict[int, str] = {}
 
     def spend(self, steps: int) -> None:
-        """Pays for work before it is done. Raises Unchecked when there is nothing left to pay with."""
+        """Pay for work before it is done. Raises Unchecked when there is nothing left to pay with."""
         self._steps -= steps
         if self._steps < self._look_at:
             self._look_at = self._steps - CLOCK_EVERY

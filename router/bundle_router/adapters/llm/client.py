@@ -118,7 +118,7 @@ class LiteLlm:
         return "ready"
 
     async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
-        """Goes through the motions of a call, an error and an answer for every model, without a connection.
+        """Go through the motions of a call, an error and an answer for every model, without a connection.
 
         Finds out on the way how each provider is handed our session: some take an HTTP client, some the session, and
         who is handed the wrong one never asks for a request. No key and nothing of a step is in a rehearsal, and its
@@ -246,7 +246,7 @@ def _messages(request: ModelRequest) -> list[dict[str, str]]:
 
 
 def _make_strict(asked: dict[str, Any]) -> None:
-    """Asks the provider to constrain the answer to its shape. instructor's own `strict` stays on this side."""
+    """Ask the provider to constrain the answer to its shape. instructor's own `strict` stays on this side."""
     form = asked.get("response_format")
     if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
         asked["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}

@@ -117,7 +117,7 @@ class LiteLlmEmbedder:
         return True
 
     async def _rehearse(self, handler: Any) -> None:
-        """Goes through the motions without a connection, key or text of anybody's, and finds out on the way how this
+        """Go through the motions without a connection, key or text of anybody's, and find out on the way how this
         provider is handed our session: as an HTTP client, or as it is. The first call costs a second, so it is this."""
         for way in (None, handler):
             budget = Allowance(0)

@@ -99,7 +99,7 @@ def _import() -> Libraries:
 
 
 def quieten() -> None:
-    """Ignores three warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
+    """Ignore three warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
     one, the coroutine that litellm drops when a call is cancelled while it is still being prepared, and what pydantic
     remarks on a completion with parts of the wrong type, of which it quotes some."""
     warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)

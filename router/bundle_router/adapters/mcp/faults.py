@@ -97,7 +97,7 @@ class RequestState:
     _scope: anyio.CancelScope | None = None
 
     async def guarded(self, work: Awaitable[T]) -> T:
-        """Awaits, unless and until the exchange is aborted. Raises Aborted."""
+        """Await, unless and until the exchange is aborted. Raises Aborted."""
         import anyio  # with the SDK, which is loaded by now
 
         with anyio.CancelScope() as scope:

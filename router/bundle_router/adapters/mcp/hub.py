@@ -269,12 +269,12 @@ class Hub:
             self.pool.release(held)
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
-        """Dooms a connection that has ended. Of the calls that ended with it, one counts against the server."""
+        """Doom a connection that has ended. Of the calls that ended with it, one counts against the server."""
         if fault.kind == "session_lost" or not connection.alive:
             fault.counted = not self.pool.doom(connection)
 
     async def _note_unexpected(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
-        """Says so when structured content is not what the tool declared. The content is kept either way."""
+        """Say so when structured content is not what the tool declared. The content is kept either way."""
         entry = self.lists.known(server.name, scope.principal)
         declared = entry.outputs.get(tool) if entry is not None else None
         structured = raw.get("structuredContent")

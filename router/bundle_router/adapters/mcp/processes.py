@@ -187,7 +187,7 @@ class ProcessSupervisor:
         return process
 
     async def _send(self, descriptors: list[int]) -> None:
-        """Hands a server's descriptors to the supervisor; to another one where it is gone. Raises OSError."""
+        """Hand a server's descriptors to the supervisor; to another one where it is gone. Raises OSError."""
         async with self._starting:
             for again in (True, False):
                 if self._socket is None:

@@ -221,7 +221,7 @@ class RawSession(ClientSession):
         return data["params"], opts
 
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
-        """Says what the client can give and wants to hear. In the handshake era a session has said that it can give
+        """Say what the client can give and wants to hear. In the handshake era a session has said that it can give
         nothing, and the level of its log is everybody's: it is only ever made finer."""
         if client.progress and client.on_notification is not None:
             opts["on_progress"] = progress_to(client.on_notification)
@@ -318,7 +318,7 @@ async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIter
 
 
 def pipe() -> tuple[Any, Any, Any, Any]:
-    """Streams for a transport of our own: (we write, the session reads), (the session writes, we read)."""
+    """Return streams for a transport of our own: (we write, the session reads), (the session writes, we read)."""
     ours_out, theirs_in = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     theirs_out, ours_in = anyio.create_memory_object_stream[SessionMessage](0)
     return ours_out, theirs_in, theirs_out, ours_in
@@ -359,7 +359,7 @@ def is_finer(level: str, than: str) -> bool:
 
 
 def hear_log(client: Client, line: Mapping[str, Any]) -> None:
-    """Hands over a log line that the client wants."""
+    """Pass on a log line that the client wants."""
     level = line.get("level")
     wanted = client.log_level in LEVELS and level in LEVELS and not is_finer(str(level), client.log_level)
     if client.on_notification is not None and wanted:
@@ -367,7 +367,7 @@ def hear_log(client: Client, line: Mapping[str, Any]) -> None:
 
 
 def progress_to(on_notification: NotificationHandler) -> ProgressFnT:
-    """Hands progress over without the token, which is the SDK's own."""
+    """Pass progress on without the token, which is the SDK's own."""
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         params = {"progress": progress, "total": total, "message": message}

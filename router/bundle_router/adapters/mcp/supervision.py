@@ -100,7 +100,7 @@ class SupervisedServer:
             self._start()
 
     def say(self, **fields: object) -> None:
-        """Tells the router. One that is gone must not keep this process from ending the server."""
+        """Tell the router. One that is gone must not keep this process from ending the server."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps(fields).encode("ascii") + b"\n")
 

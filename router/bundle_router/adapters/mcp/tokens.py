@@ -92,7 +92,7 @@ class TokenFile:
             os.close(descriptor)
 
     def remove(self) -> bool:
-        """Forgets everything; False where there was nothing. Raises OSError."""
+        """Forget everything; False where there was nothing. Raises OSError."""
         try:
             self._path.unlink()
         except (FileNotFoundError, NotADirectoryError):

@@ -130,7 +130,7 @@ class Pool:
 
     @contextmanager
     def lent(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
-        """Lends a connection for the block. One that failed is closed, not lent again.
+        """Lend a connection for the block. One that failed is closed, not lent again.
 
         Raises psycopg.OperationalError where none can be had, StorageError where all are in use for too long.
         """

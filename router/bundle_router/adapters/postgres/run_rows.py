@@ -119,7 +119,7 @@ class PostgresRunLog:
         return len(lines)
 
     def _take(self, line: str) -> None:
-        """Goes past one line, which has to continue the chain."""
+        """Go past one line, which has to continue the chain."""
         try:
             found = unseal(line.encode("ascii"))
         except (BadLine, UnicodeEncodeError) as error:
@@ -154,7 +154,7 @@ class PostgresRunLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Seals and writes one record behind everything that is there; with `only_at`, only if nothing came.
+        """Seal and write one record behind everything that is there; with `only_at`, only if nothing came.
 
         Raises RunBusy where others kept moving the run for `wait_s`; KeyConflict where a record of this type has the
         key already; StorageError, ValueError, TypeError. When it is `unreachable`, nobody knows whether the record was
@@ -267,13 +267,13 @@ class PostgresRunLog:
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Says to others, from now until `close`, that this process works on the run."""
+        """Say to others, from now until `close`, that this process works on the run."""
         if not self._has_begun:
             self._session.enter(self._run_id)
             self._has_begun = True
 
     def close(self) -> tuple[Writer, ...]:
-        """Lets go of the run. Where nobody else has it open its end is written, else those others are returned."""
+        """Let go of the run. Where nobody else has it open its end is written, else those others are returned."""
         if self._is_closed:
             return ()
         self._is_closed = True

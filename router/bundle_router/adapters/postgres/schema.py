@@ -65,7 +65,7 @@ _LOCK: Final = 0x62756E646C65_01
 
 
 def migrate(connection: psycopg.Connection[Any]) -> int:
-    """Brings the tables to this version, in one transaction. Returns the version that was there before (0: none).
+    """Bring the tables to this version, in one transaction. Returns the version that was there before (0: none).
 
     Raises RequestError for tables of a later version, StorageError where tables of these names are something else.
     """

@@ -67,7 +67,7 @@ class WriterSession:
             self._open[run_id] += 1
 
     def leave(self, run_id: str) -> tuple[Writer, ...]:
-        """Lets go of it; returns who else works on the run."""
+        """Let go of it; return who else works on the run."""
         with self._lock:
             self._open[run_id] -= 1
             if self._open[run_id] <= 0:

@@ -95,7 +95,7 @@ class PostgresRunStore:
         return PostgresRunLog(header, self._session, self.artifacts(run_id), self._redactor, self._clock)
 
     def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> PostgresRunLog:
-        """Begins a run, or opens the one that is there by now. All or nothing."""
+        """Begin a run, or open the one that is there by now. All or nothing."""
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.prepare()
@@ -139,6 +139,6 @@ class PostgresRunStore:
         return PostgresArtifacts(self.pool, run_id, self._objects, describe=self._describe)
 
     def close(self) -> None:
-        """Lets go of the session and of every connection."""
+        """Let go of the session and of every connection."""
         self._session.close()
         self.pool.close()

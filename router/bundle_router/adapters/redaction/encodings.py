@@ -53,7 +53,7 @@ class Pattern:
 
 @cache
 def pattern(regex: str) -> Pattern:
-    """Compiles once per process. Raises ExpressionError on a pattern that RE2 does not take."""
+    """Compile once per process. Raises ExpressionError on a pattern that RE2 does not take."""
     return Pattern(regex.encode())
 
 

@@ -445,13 +445,13 @@ class StepBundles:
         self.left_out.extend(verdict.refused)
 
     def leave_out(self, row: LeftOut) -> None:
-        """Says why a bundle is not shown; nothing where it is, or where a reason was given before."""
+        """Say why a bundle is not shown; nothing where it is, or where a reason was given before."""
         if row.id not in self._out and row.id not in self.ids:
             self._out.add(row.id)
             self.left_out.append(row)
 
     def withhold(self, verdict: BundleVerdict, otherwise: LeftOut) -> None:
-        """Leaves a bundle out for what its verdict says or, where that permits it, for the other reason."""
+        """Leave a bundle out for what its verdict says or, where that permits it, for the other reason."""
         self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
 
     def exposure(self) -> Exposure:

@@ -66,7 +66,7 @@ def _homes(catalog: Catalog) -> dict[str, str]:
 
 
 def _wanted(messages: Iterable[Any]) -> Iterator[str]:
-    """Names of tools in the order they were asked for."""
+    """Yield the names of tools in the order they were asked for."""
     searches: set[str] = set()
     for message in messages:
         if not isinstance(message, Mapping):

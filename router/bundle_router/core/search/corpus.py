@@ -92,7 +92,7 @@ class Changes:
 
 
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
-    """Analyses what is new or other alone: tools, bundles, and bundles with such tools."""
+    """Analyse what is new or other alone: tools, bundles, and bundles with such tools."""
     was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
     old, new = _placed(before), _placed(after)
     touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}

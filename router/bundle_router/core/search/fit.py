@@ -100,7 +100,7 @@ def fit_memory(
     trusts: Sequence[float] = TRUSTS,
     recalling: Recalling | None = None,
 ) -> Fit:
-    """Learns from `labels`; `base` gives the scores search alone gave the permitted ids of a label (best is 1)."""
+    """Learn from `labels`; `base` gives the scores search alone gave the permitted ids of a label (best is 1)."""
     fitted, replayed = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted

@@ -177,7 +177,7 @@ class Memory:
 
 
 def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
-    """Features of a request: its words and its marks (`@`), counts damped."""
+    """Return the features of a request: its words and its marks (`@`), counts damped."""
     stems = Counter(analyzer.stems(split_quotes(text)[0], limit=MAX_WORDS))
     counts = {stem: 1.0 + math.log(count) for stem, count in stems.items()}
     counts.update((f"@{mark}", 1.0) for mark in marks)
@@ -232,7 +232,7 @@ def make_examples(
 
 
 def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float, novelty: float = 0.0) -> Memory:
-    """Weights learned from the examples, on top of `trust` times their lexical scores. Rivals of what a label needed
+    """Return the weights learned from examples, on `trust` times their lexical scores. Rivals of what a label needed
     are the ids that search ranked for it, and as long as they are few all that something was learned of."""
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}

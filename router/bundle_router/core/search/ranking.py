@@ -256,7 +256,7 @@ class Search:
             weight *= self.weights.history_decay
 
     def _pulled(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
-        """Scores of tools with what they gain from their bundles, as these are ranked by themselves."""
+        """Return the scores of tools with what they gain from their bundles, as these are ranked by themselves."""
         memory = memories.bundles
         votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)

@@ -71,7 +71,7 @@ class Recollection:
         return shares
 
     def speaking(self, permitted: frozenset[str]) -> frozenset[str]:
-        """Keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
+        """Return the keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
         known = self._scopes.get(permitted)
         if known is None:
             known = frozenset(

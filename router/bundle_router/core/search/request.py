@@ -29,6 +29,6 @@ class Request:
 
 
 def marks_of(request: Request) -> tuple[str, ...]:
-    """Facts about a step that memory may learn from besides its words."""
+    """Return facts about a step that memory may learn from besides its words."""
     previous = request.recent[0].bundle_ids if request.recent else ()
     return (*request.address, *(f"previous:{id_}" for id_ in sorted(previous)))

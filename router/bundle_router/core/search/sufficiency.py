@@ -86,7 +86,7 @@ def thresholds_version(settings: SearchSettings) -> str:
 
 
 def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
-    """Judges a ranking of the step's permitted candidates."""
+    """Judge a ranking of the step's permitted candidates."""
     settings, evidence = catalog.settings.search, ranking.evidence
     ranked = tuple(Candidate(row.id, round(row.score, 6)) for row in ranking.scored[:KEPT])
     cut = round(PLAUSIBLE * ranking.scored[0].score, 6) if ranking.scored else 0.0

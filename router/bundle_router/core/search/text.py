@@ -171,13 +171,13 @@ class Analyzer:
         )
 
     def stems(self, text: str, *, limit: int | None = None) -> list[str]:
-        """Stems in order of appearance, with repetitions, without stop words."""
+        """Return stems in order of appearance, with repetitions, without stop words."""
         stop, stem = self.stop, self.stem
         kept = [word for word in words(text) if word not in stop]
         return [stem(word) for word in kept[:limit]]
 
     def terms(self, text: str, *, limit: int | None = MAX_WORDS) -> Terms:
-        """Terms of a request."""
+        """Return the terms of a request."""
         found, stem = words(text), self.stem
         foreign = {stem(word) for word in foreign_stop_words(found[:limit])}
         kept = [stem(word) for word in [word for word in found if word not in self.stop][:limit]]

@@ -74,7 +74,7 @@ class Turns:
         return None
 
     def settle(self, turn: Turn, reply: ModelReply) -> None:
-        """Hears what the call came to."""
+        """Take note of what the call came to."""
         before = self._breakers[turn.place]
         end = end_of(reply.failure)
         after = before.settle(turn.ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
@@ -244,7 +244,7 @@ class ModelSelector:
             return self._failed("internal", put.key)
 
     async def _ask(self, put: _Put) -> Reply:
-        """Asks, within the deadline, and keeps a success."""
+        """Ask, within the deadline, and keep a success."""
         until = asyncio.get_running_loop().time() + self._settings.deadline_s
         use = ModelUse(self._models[0].name, PROMPT_VERSION, put.key)
         turn = self._turns.begin()

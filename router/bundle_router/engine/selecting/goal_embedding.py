@@ -94,7 +94,7 @@ class Meanings:
         return making.whole
 
     def close(self) -> None:
-        """Lets go of the embedder. Blocks for a moment; idempotent."""
+        """Let go of the embedder. Blocks for a moment; idempotent."""
         self._embedder.close()
 
     # --- goals -----------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class SearchSelector:
         return await asyncio.to_thread(self.consider, question, recent)
 
     def consider(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
-        """Ranks the candidates and judges the ranking. Blocks; the first time for as long as the index takes."""
+        """Rank the candidates and judge the ranking. Blocks; the first time for as long as the index takes."""
         # Loaded when something is asked: a step that the mapping settles needs none of it.
         from bundle_router.core.search.corpus import request_of
         from bundle_router.core.search.sufficiency import judge
@@ -162,7 +162,7 @@ class SearchSelector:
             self._meanings.warm_up(catalog)
 
     def close(self) -> None:
-        """Lets go of the embedder. Blocks for a moment; idempotent."""
+        """Let go of the embedder. Blocks for a moment; idempotent."""
         if self._meanings is not None:
             self._meanings.close()
 

@@ -98,7 +98,7 @@ class StagedSelector:
             await asyncio.to_thread(self.search.warm_up, catalog)
 
     async def close(self) -> None:
-        """Lets go of what the model and the embedder hold."""
+        """Let go of what the model and the embedder hold."""
         if self.model is not None:
             await self.model.close()
         if self.search is not None:

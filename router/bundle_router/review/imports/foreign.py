@@ -133,7 +133,7 @@ def _server(path: str, name: str, entry: Mapping[str, Any]) -> ForeignServer:
 
 
 def _names(entry: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """Names of tools under any of the keys, each once."""
+    """Return the names of tools under any of the keys, each once."""
     rows = [name for key in keys for name in _list(entry.get(key)) if isinstance(name, str)]
     return tuple(dict.fromkeys(rows))
 

@@ -92,7 +92,7 @@ class CalibrationFit:
 
 
 def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | None, catalog: Catalog) -> CalibrationFit:
-    """Fits how likely the best bundle is the right one. `memory` is what will be in force beside the calibration."""
+    """Fit how likely the best bundle is the right one. `memory` is what will be in force beside the calibration."""
     labels = int(sum(_weights(steps)))
     rows = _rows(steps, search, memory) if labels >= MIN_LABELS else []
     labels = int(sum(row.weight for row in rows)) if rows else labels

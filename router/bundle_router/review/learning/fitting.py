@@ -78,7 +78,7 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
 
 
 def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """Learns a memory from the steps, measures it, and proposes it where that pays. `steps`: oldest run first."""
+    """Learn a memory from the steps, measure it, and propose it where that pays. `steps`: oldest run first."""
     base = base_scores(steps, search)
     replay = _fit(steps, search, base)
     older, newest = hold_back(steps)

@@ -82,7 +82,7 @@ def learn(
     calibrating: bool = False,
     after: int = AFTER,
 ) -> Learning:
-    """Learns from past steps under the config `current`. `now` is what is in force. Takes about 40 ms a label."""
+    """Learn from past steps under the config `current`. `now` is what is in force. Takes about 40 ms a label."""
     labelled = label_steps(past, catalogs, current)
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None

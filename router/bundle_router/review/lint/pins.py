@@ -27,7 +27,7 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
 
 
 def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Iterator[Problem]:
-    """Warnings and risks, by server. `folder` is where the pin files are, as messages name it."""
+    """Yield warnings and risks, by server. `folder` is where the pin files are, as messages name it."""
     cards = catalog.cards.values()
     everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in cards)
     for name, known in pins.items():
@@ -51,7 +51,7 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Ite
 
 
 def _unmatched_globs(catalog: Catalog, known: Pins, file: str) -> Iterator[Problem]:
-    """Globs of bundles that cover no tool that was reviewed, beside others that may."""
+    """Yield globs of bundles that cover no tool that was reviewed, beside others that may."""
     for bundle in catalog.bundles.values():
         for glob in bundle.patterns:
             server, _, short = glob.partition(".")

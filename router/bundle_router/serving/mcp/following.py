@@ -66,7 +66,7 @@ class FollowedResources:
                     _ended(held)
 
     async def renew(self) -> None:
-        """Asks for everything anew, under the run's new decision."""
+        """Ask for everything anew, under the run's new decision."""
         async with self._lock:
             for uri, held in list(self._followed.items()):
                 _ended(held)

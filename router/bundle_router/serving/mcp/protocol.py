@@ -153,7 +153,7 @@ class RunServer:
     # --- its life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begins to answer. Once."""
+        """Begin to answer. Once."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._own(begun), name="mcp-run-server")
         await begun
@@ -287,7 +287,7 @@ class RunServer:
             self.following.drop(followed)
 
     async def _updated(self, uri: str) -> None:
-        """Tells those who follow a resource, or a list, that it is another now."""
+        """Tell those who follow a resource, or a list, that it is another now."""
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
         name, about = (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})
@@ -295,7 +295,7 @@ class RunServer:
         await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 
     async def announce(self) -> None:
-        """Tells all who listen that the list changed. One that does not take it in time is not waited for."""
+        """Tell all who listen that the list changed. One that does not take it in time is not waited for."""
         await self._bus.publish(ToolsListChanged())
         await asyncio.gather(*(_say(one, "notifications/tools/list_changed", None) for one in list(self._connections)))
 

@@ -89,7 +89,7 @@ class ServedRun:
             await self.server.announce()
 
     async def end_list(self) -> None:
-        """Tells those who listen, once, that there is no list any more."""
+        """Tell those who listen, once, that there is no list any more."""
         if self._shown:
             self._shown, self._toolset = "", None
             await self.server.announce()
@@ -192,7 +192,7 @@ class ServedRuns:
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def end_listening(self) -> None:
-        """Hears of no decision any more, and ends the streams of those who only listen."""
+        """Stop listening for decisions, and end the streams of those who only listen."""
         self._unwatch()
         self._ended = True
         for task in self._hearing:

@@ -31,14 +31,14 @@ class TokenRuns:
 
     async def get(self, caller: Caller) -> ServedRun:
         """Return the token's run, served. Raises RequestError, StorageError and what routing raises besides."""
-        if not await self._stands(self._runs.get(caller)):
+        if not await self._is_current(self._runs.get(caller)):
             async with self._lock:
                 run_id = self._runs.get(caller)
-                if not await self._stands(run_id):
+                if not await self._is_current(run_id):
                     await self._route(caller, run_id)
         return await self._served.get(self._runs[caller])
 
-    async def _stands(self, run_id: str | None) -> bool:
+    async def _is_current(self, run_id: str | None) -> bool:
         return run_id is not None and self._access.is_open(run_id) and await self._access.is_current(run_id)
 
     async def _route(self, caller: Caller, run_id: str | None) -> None:

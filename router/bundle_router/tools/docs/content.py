@@ -78,7 +78,7 @@ class Content:
 def read_content(
     html: str, *, base: str, anchor: str, keeps_image: Callable[[str], bool], deadline: Deadline
 ) -> Content:
-    """Leaves only what is to be written, in the shape it is to be written in, links made absolute.
+    """Leave only what is to be written, in the shape it is to be written in, links made absolute.
 
     `base` is the page's URL. An image is kept where `keeps_image(absolute URL)`; else its text stands for it. The
     element of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.

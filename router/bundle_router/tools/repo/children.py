@@ -178,7 +178,7 @@ def starts_confined(binary: str) -> bool:
 
 
 def _limit(pid: int) -> None:
-    """Bounds a child's memory and takes away writing files. What a hostile repository makes it do then fails."""
+    """Bound a child's memory and take away writing files. What a hostile repository makes it do then fail."""
     import resource
 
     if not hasattr(resource, "prlimit"):

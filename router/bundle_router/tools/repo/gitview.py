@@ -202,7 +202,7 @@ def _small(root: Root, path: str) -> str:
 
 
 def _check_objects(root: Root, common: str) -> None:
-    """Refuses borrowed objects, and links (or, by the setting, hard links) in the object store."""
+    """Refuse borrowed objects, and links (or, by the setting, hard links) in the object store."""
     for name in ("alternates", "http-alternates"):
         if root.entry(f"{common}/objects/info/{name}") is not None:
             raise _refused(f"it borrows objects from elsewhere (objects/info/{name})")

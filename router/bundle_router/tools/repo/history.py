@@ -262,7 +262,7 @@ def _only(root: Root, path: str | None) -> list[str]:
 
 
 def _but_hidden(root: Root, names: Iterable[str]) -> list[str]:
-    """Leaves out every hidden folder that one of these paths goes through."""
+    """Leave out every hidden folder that one of these paths goes through."""
     known: dict[str, bool] = {}
     return [f":(exclude,literal){folder}" for folder in sorted(set(_hidden(root, names, known)))]
 

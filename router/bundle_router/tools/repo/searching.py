@@ -55,7 +55,7 @@ def _pick_engine(context: ToolContext) -> TextSearch:
 
 
 def _check_pattern(query: Ripgrep) -> None:
-    """Refuses what the two engines would not agree on, or could not be told."""
+    """Refuse what the two engines would not agree on, or could not be told."""
     raw = query.pattern.encode("utf-8")  # pydantic has refused lone surrogates
     if len(raw) > _MAX_PATTERN_BYTES:
         raise bad_pattern(f"it has {len(raw):,} bytes, more than {_MAX_PATTERN_BYTES:,}")

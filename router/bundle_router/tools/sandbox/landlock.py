@@ -123,7 +123,7 @@ def restrict_thread(made: int) -> None:
 
 
 def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
-    """Confines this process to these places; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
+    """Confine this process to these places; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
 
     `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
     Raises OSError, and then nothing is confined.

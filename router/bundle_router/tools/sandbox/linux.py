@@ -116,7 +116,7 @@ def clone_tree(descriptor: int) -> int:
 
 
 def attach_tree(tree: int, target: str) -> None:
-    """Mounts what `clone_tree` returned."""
+    """Mount what `clone_tree` returned."""
     flags = ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     syscall(_MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags)
 
@@ -146,7 +146,7 @@ class _FilterProgram(ctypes.Structure):
 
 
 def filter_system_calls(program: bytes) -> None:
-    """Installs a BPF program of 8-byte instructions for this process and all it starts. Needs `no_new_privs`."""
+    """Install a BPF program of 8-byte instructions for this process and all it starts. Needs `no_new_privs`."""
     wanted = _FilterProgram(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     mode = ctypes.c_ulong(2)  # SECCOMP_MODE_FILTER

@@ -41,7 +41,7 @@ def reason(error: OSError) -> str:
 
 
 def enter(facilities: Sequence[str]) -> list[Statement]:
-    """Enters the namespaces named in `facilities` where the kernel lets it. The pid namespace holds for children."""
+    """Enter the namespaces named in `facilities` where the kernel lets it. The pid namespace holds for children."""
     wanted = [kind for kind in _KINDS if kind[0] in facilities]
     if wanted and not _allowed(linux.CLONE_NEWNET) and _allowed(linux.CLONE_NEWUSER):
         _enter_user_namespace()

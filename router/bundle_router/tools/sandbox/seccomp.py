@@ -100,7 +100,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 def install(*, unix_sockets: bool) -> None:
-    """Installs the filter for good. Raises OSError where the kernel or the architecture has none."""
+    """Install the filter for good. Raises OSError where the kernel or the architecture has none."""
     linux.filter_system_calls(program(os.uname().machine, unix_sockets=unix_sockets))
 
 

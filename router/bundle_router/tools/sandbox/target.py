@@ -54,7 +54,7 @@ def remove_groups(plan: SandboxPlan) -> None:
 
 
 def limit(plan: SandboxPlan, *, own_users: bool) -> None:
-    """Limits this process. RLIMIT_NPROC counts per user: it means something in a user namespace, nothing to root."""
+    """Limit this process. RLIMIT_NPROC counts per user: it means something in a user namespace, nothing to root."""
     limits = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_AS, plan.memory_bytes),

@@ -172,7 +172,7 @@ def _folder(root: Root, path: str) -> Iterator[int]:
 
 
 def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:
-    """Refuses a path that leads out of the workspace through a symlink. One that does not, or can't, exist is let be.
+    """Refuse a path that leads out of the workspace through a symlink. One that does not, or can't, exist is let be.
 
     Between this check and the program's own open a link may change; what then keeps it inside is Landlock.
     """

@@ -131,7 +131,7 @@ def _seen(path: Path, *, required: bool = False) -> Place | None:
 
 
 def _environments(root: Root) -> Iterator[Path]:
-    """Folders at the top that are Python or conda environments, whatever they are called."""
+    """Yield folders at the top that are Python or conda environments, whatever they are called."""
     for entry in root.scandir(".", limit=10_000):
         folder = Path(root.path, entry.name)
         if entry.kind == "dir" and any(os.path.lexists(folder / marker) for marker in ENVIRONMENT_MARKERS):

@@ -108,7 +108,7 @@ def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) 
 
 
 def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
-    """Refuses a path, as it really is, that is protected or that programs outside run."""
+    """Refuse a path, as it really is, that is protected or that programs outside run."""
     if any(path.is_relative_to(place) for place in protected):
         raise _protected(path.name)
     _refuse_autorun(path.relative_to(root.top).parts if path.is_relative_to(root.top) else (), path.name)
@@ -144,7 +144,7 @@ def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterato
 
 
 def _check_folder(folder: int, shown: str, protected: Sequence[str]) -> None:
-    """Refuses one folder on the way. Git directories and environments are known by what they hold too."""
+    """Refuse one folder on the way. Git directories and environments are known by what they hold too."""
     _refuse_identity(os.fstat(folder), shown, protected)
     if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
         raise ToolFailure(f"{shown!r} lies in a git directory, which is not written by tools", code="git_internals")

@@ -184,7 +184,7 @@ def _title(raw: Mapping[str, Any]) -> str:
 
 
 def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
-    """Effects that a tool admits to. Hints lie: one that would take an effect away (`readOnlyHint`) is not heard."""
+    """Return the effects a tool admits to. Hints lie: one that would take one away (`readOnlyHint`) is ignored."""
     if not isinstance(annotations, dict):
         return ()
     found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}

@@ -123,7 +123,7 @@ def _name_in_programs(visible: VisibleTools, listed: Collection[str], places: Ma
 
 
 def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
-    """Signatures of tools that were asked for by name, and what became of the other names."""
+    """Return the signatures of tools that were asked for by name, and what became of the other names."""
     places = visible.places
     rows = [_row(visible, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
     tail = [f"{LEGEND} {_how(visible, tools, places)}".rstrip()] if tools else []

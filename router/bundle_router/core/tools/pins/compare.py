@@ -52,7 +52,7 @@ class Comparison:
     tools: tuple[ToolChange, ...]
 
     def of(self, kind: Kind) -> tuple[str, ...]:
-        """Names of the tools of that kind."""
+        """Return the names of the tools of that kind."""
         return tuple(change.tool for change in self.tools if change.kind == kind)
 
     @property

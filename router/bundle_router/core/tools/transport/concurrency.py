@@ -30,7 +30,7 @@ class Gate(Generic[W]):
         self.waiting = 0
 
     def enter(self, server: str, waiter: W) -> Literal["run", "wait", "busy"]:
-        """Asks for a place. `run`: it is taken. `wait`: `leave` will hand the waiter back. `busy`: come again."""
+        """Ask for a place. `run`: it is taken. `wait`: `leave` will hand the waiter back. `busy`: come again."""
         queue = self._queues.get(server)
         if not queue and self._fits(server):
             self._take(server)
@@ -159,7 +159,7 @@ class Leases(Generic[K]):
         return True
 
     def doom_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
-        """Dooms every current connection with such a key; those nobody holds are returned."""
+        """Doom every current connection with such a key; those nobody holds are returned."""
         return [held for held in list(self._current.values()) if wanted(held.key) and self.doom(held)]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:

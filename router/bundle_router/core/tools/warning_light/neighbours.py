@@ -44,7 +44,7 @@ class Neighbourhood:
                 self._telling.setdefault(other.tool.lower(), []).append((at, other))
 
     def seen_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
-        """Names and words taken from other servers' tools, and orders about them."""
+        """Yield the names and words taken from other servers' tools, and orders about them."""
         name, description = str(definition.get("name", "")), folded(str(definition.get("description") or ""))
         mine = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
