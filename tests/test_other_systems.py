@@ -121,7 +121,9 @@ def test_windows_is_refused_with_a_sentence(code: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
-    assert "does not run on Windows" in done.stderr.splitlines()[-2 if "cli" in code else -1]
+    message, advice = done.stderr.splitlines()[-2:]
+    assert "does not run on Windows" in message
+    assert "run it under WSL" in advice
 
 
 def test_the_readmes_snippets_run(project: Path) -> None:

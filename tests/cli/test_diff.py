@@ -111,5 +111,5 @@ def test_a_git_revision_is_compared_with_the_folder_of_today(tmp_path: Path) -> 
     assert (
         "policy 'readers' changed (HEAD:config/policy.toml:1)" in run(tmp_path, "diff", "config", "HEAD:config").stdout
     )
-    assert "git: " in run(tmp_path, "diff", "no-such-revision", code=3).stderr
+    assert "no such folder, and git has no such revision: " in run(tmp_path, "diff", "no-such-revision", code=3).stderr
     assert "holds 'elsewhere'" in run(tmp_path, "diff", "HEAD:elsewhere", code=3).stderr
