@@ -229,6 +229,13 @@ def test_a_placeholder_is_never_cut_by_a_value_that_looks_like_a_part_of_it() ->
     assert kept.redact("[redacted:token:odd] redacted:token") == "[redacted:token:odd] [redacted:token:odd]"
 
 
+def test_a_text_that_was_clean_before_is_looked_at_again_once_its_value_is_a_secret() -> None:
+    redactor, texts = SecretRedactor(), ["run r-1", "made/while-running+x"]
+    assert redactor.redact_many(texts) is texts
+    redactor.keep("a server", "made/while-running+x")
+    assert redactor.redact_many(texts) == ["run r-1", "[redacted:token:a_server]"]
+
+
 def test_a_given_value_that_is_kept_too_stays_named_after_its_variable() -> None:
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
     redactor.keep("again", "correct horse")
