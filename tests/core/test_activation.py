@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from bundle_router.core.decide.activation import apply, ask_for, is_unused_offer, renamed, resumed, touch
+from bundle_router.core.decide.activation import CallEffect, apply, ask_for, is_unused_offer, renamed, resumed, touch
 from bundle_router.core.models import Activation, AskedTool, Entry, Reason
 
 
@@ -39,15 +39,11 @@ def test_a_tool_that_is_asked_for_has_its_place_for_good_and_its_use_of_now() ->
 def test_a_run_that_is_gone_on_with_has_what_its_calls_made_of_it() -> None:
     tools = [AskedTool("s.one", 1, 1), AskedTool("s.two", 2, 1)]
     before = holding(entry("a", 1, tools=tools), entry("b", 1, place=3))
-    started = {"type": "call.started", "bundle": "a", "server": "s", "tool": "two"}
-    of_no_call = {"type": "call.finished", "bundle": "b", "server": "s", "tool": "x"}
-    assert resumed(before, [started, of_no_call]) == holding(
+    assert resumed(before, [CallEffect("a", "s.two"), CallEffect("b")]) == holding(
         entry("a", 3, tools=[tools[0], AskedTool("s.two", 2, 3)]), entry("b", 1, place=3)
     )
-    not_asked_for = {**started, "tool": "three"}
-    assert resumed(before, [not_asked_for]) == holding(entry("a", 2, tools=tools), entry("b", 1, place=3))
-    joined = {"type": "meta", "joined": [{"bundle": "b", "tool": "s.three"}]}
-    assert resumed(before, [joined]) == holding(
+    assert resumed(before, [CallEffect("a", "s.three")]) == holding(entry("a", 2, tools=tools), entry("b", 1, place=3))
+    assert resumed(before, [CallEffect(joined=(("b", "s.three"),))]) == holding(
         entry("a", 1, tools=tools), entry("b", 2, place=3, tools=[AskedTool("s.three", 4, 2)])
     )
 

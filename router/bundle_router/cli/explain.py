@@ -89,10 +89,12 @@ def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace
     named = {name: value for name in ADDRESS if (value := getattr(arguments, name)) is not None}
     all_decisions = list(decisions)
     for record in reversed(all_decisions):
-        if seq in (None, record.seq) and all(getattr(record.step, name) == value for name, value in named.items()):
+        if seq in (None, record.decision.seq) and all(
+            getattr(record.step, name) == value for name, value in named.items()
+        ):
             return record
     place = " ".join([*([str(seq)] if seq is not None else []), *(f"at {name} {v!r}" for name, v in named.items())])
-    have = ", ".join(f"{record.seq} ({record.step.step})" for record in all_decisions[:50]) or "none"
+    have = ", ".join(f"{record.decision.seq} ({record.step.step})" for record in all_decisions[:50]) or "none"
     raise RequestError(f"run {run_id!r} has no decision {place}".rstrip(), advice=f"its decisions: {have}")
 
 

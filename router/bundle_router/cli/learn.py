@@ -313,7 +313,7 @@ def _label(arguments: argparse.Namespace) -> int:
     record = _decision(archive, arguments.run_id, arguments.seq)
     _check_ids(archive, record, (*needed, *not_needed))
     correction = StepLabel(
-        decision_id=record.decision_id,
+        decision_id=record.decision.decision_id,
         needed=needed,
         not_needed=not_needed,
         by=_user() if arguments.by is None else arguments.by[:200],
@@ -329,7 +329,7 @@ def _label(arguments: argparse.Namespace) -> int:
 
 def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
     for record in archive.decisions(run_id):
-        if record.seq == seq:
+        if record.decision.seq == seq:
             return record
     raise RequestError(
         f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
@@ -341,7 +341,7 @@ def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]
     from bundle_router.core.models.spelling import Suggester
     from bundle_router.core.records.replayed import catalog_from
 
-    catalog = catalog_from(archive.catalog(record.run_id, record.decision.catalog_revision))
+    catalog = catalog_from(archive.catalog(record.decision.run_id, record.decision.catalog_revision))
     for id_ in ids:
         if catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles)

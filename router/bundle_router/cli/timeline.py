@@ -56,7 +56,7 @@ def _show_step(record: DecisionRecord) -> None:
     say()
     degraded = " (degraded)" if decision.degraded else ""
     heading(
-        f"{record.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}"
+        f"{decision.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}"
     )
     for name, text in _asked(record):
         say(excerpt(f"      {name}: ", text))

@@ -154,7 +154,7 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
                 code="unknown",
                 result=UNKNOWN_TEXT,
             )
-            if run.append_call(record.to_json(), compare=True, wait_s=wait_s) is not None:
+            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
                 return result_of(record, idempotent=False)
         raise run.moved_too_often()
 
@@ -187,7 +187,9 @@ def admit(
     with run.lock:
         for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
             present = run.fold.decided(state.decided.branch)
-            if present is None or (present.id != state.decided.id) != bool(state.superseded):
+            if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
+                state.superseded
+            ):
                 return None
             known = run.fold.keyed_call(request.key) if request.key else None
             if known is not None:
@@ -219,7 +221,7 @@ def admit(
             if request.joins and (joined := _with_called(run, call)):
                 call = replace(call, joined=joined)
             fields = call_fields(ports, run, call)
-            record = CallStarted(**fields, writer=writer, arguments_digest=request.digest).to_json()
+            record = CallStarted(**fields, writer=writer, arguments_digest=request.digest)
             if run.append_call(record, compare=True, wait_s=wait_s) is not None:
                 run.leases += 1
                 return call
@@ -239,7 +241,7 @@ def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusa
 
 def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
     """Return the refusal of a call for which no budget is left. The caller holds the run's lock."""
-    limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.address)
+    limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.decision.decision_id)
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
     over = over or budgets.over_total(limits, run.fold.run_spent, tree)
     return ("budget", *over) if over is not None else None

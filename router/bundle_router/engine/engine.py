@@ -162,7 +162,7 @@ class Engine:
             decided = run.fold.decided(branch)
             if decided is None:
                 raise _no_decision(run_id)
-            if decision_id and decision_id != decided.id:
+            if decision_id and decision_id != decided.decision.decision_id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
             activation = run.fold.activation(branch)
             next_seq = run.log.next_seq
@@ -273,7 +273,7 @@ class Engine:
 
         async def call(tool: str, arguments: Mapping[str, Any], key: str, via: str) -> Result:
             more: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
-            return await self.call(run.id, tool, arguments, state.decided.id, **more)
+            return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **more)
 
         at = CallPorts(self.ports, self.runs, run)
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))

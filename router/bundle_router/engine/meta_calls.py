@@ -132,7 +132,7 @@ async def answer(
         return refused
     wrong = arguments.wrong
     wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
-    signed_before = run.signed_at(state.decided.id)
+    signed_before = run.signed_at(state.decided.decision.decision_id)
     question = MetaQuestion(ports, state, artifact, request.joins, signed_before)
     found = await asyncio.to_thread(_answer, question, wanted)
     shaped = await shape_blocks(ports, catalog.settings.limits.max_result_chars, (Text(found.text),))
@@ -142,12 +142,12 @@ async def answer(
         with run.lock:
             run.read_on()
             present = run.fold.decided(state.decided.branch)
-            is_present = present is not None and present.id == state.decided.id
+            is_present = present is not None and present.decision.decision_id == state.decided.decision.decision_id
             joined: Joined = ()
             if request.joins and is_present:  # else the run has gone on to another step meanwhile
                 joined = joined_after(run.fold.activation(state.decided.branch), found.asked)
             if is_present:
-                run.note_signed(state.decided.id, found.signed)
+                run.note_signed(state.decided.decision.decision_id, found.signed)
             outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
             result = finish_call(ports, run, call, outcome, wait_s=wait_s)
             for gone in found.refused:

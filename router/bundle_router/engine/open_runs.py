@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
@@ -27,11 +27,11 @@ from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
 from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
-from bundle_router.core.records.call_records import CallFinished, RequestPassed, SubRunOpened
+from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed, SubRunOpened
 from bundle_router.core.records.chain import Writer, workspace_of
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.fold import DecidedStep, RunFold
-from bundle_router.dataclass import dataclass
+from bundle_router.core.records.fold import RunFold
+from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 
@@ -86,15 +86,15 @@ class OpenRun:
         return self.fold.take_all(self.log.news())
 
     def append_call(
-        self, record: dict[str, Any], *, compare: bool, wait_s: float, spent: Totals | None = None
+        self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
         records were taken in. `spent`: what the fold says of the record now. The caller holds the lock."""
         only_at = self.log.next_seq if compare else None
-        appended = self.log.append("calls", record, only_at=only_at, wait_s=wait_s)
+        appended = self.log.append("calls", record.to_json(), only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
-            self.fold.take(record | {"seq": appended.seq}, spent if not appended.news else None)
+            self.fold.take(record, appended.seq, spent if not appended.news else None)
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
@@ -103,11 +103,10 @@ class OpenRun:
         pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
-            line = record.to_json()
-            spent = self.fold.spent_after(line)
-            line["spent"] = spent.to_json()
+            spent = self.fold.spent_after(record)
+            record = replace(record, spent=spent)
             compare = left > 0 or record.call_id == place
-            if self.append_call(line, compare=compare, wait_s=wait_s, spent=spent) is not None:
+            if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
         raise self.moved_too_often()
 
@@ -213,7 +212,7 @@ class AncestorLimits:
 NO_LIMITS: Final = AncestorLimits()
 
 
-def recorded_decision(run: OpenRun, decision_id: str) -> DecidedStep:
+def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
     """Read a decision of a run again, also one that was superseded. The caller holds the run's lock and knows that the
     run has it."""
     number = decision_id.rpartition(".")[2]
@@ -221,7 +220,7 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecidedStep:
         record = run.log.record(int(number))
     except (KeyError, ValueError):
         raise RequestError(f"run {run.id!r} has no decision {decision_id!r}") from None
-    return DecidedStep.of(DecisionRecord.from_json(record))
+    return DecisionRecord.from_json(record)
 
 
 MAX_ANCESTORS: Final = 16
@@ -461,7 +460,7 @@ class RunTable:
             with run.lock:
                 present = run.fold.decided(decided.branch) or decided
                 activation = activation or run.fold.activation(decided.branch)
-            for one in {present.id: present, decided.id: decided}.values():
+            for one in {one.decision.decision_id: one for one in (present, decided)}.values():
                 grants.append(Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy))
                 folders.append(self._folder_of(run, one))
             parent_id, decision_id = run.parent_id, present.parent_decision_id or None
@@ -473,7 +472,7 @@ class RunTable:
             refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
-    def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecidedStep]:
+    def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecisionRecord]:
         """Return an ancestor, read on, and the decision of it that is meant: the one named, else its present one."""
         run = self.reading(run_id)
         if run is None:
@@ -483,11 +482,11 @@ class RunTable:
             present = run.fold.decided(branch)
             if present is None:
                 raise _no_decision(run_id)
-            if not decision_id or decision_id == present.id:
+            if not decision_id or decision_id == present.decision.decision_id:
                 return run, present
             return run, recorded_decision(run, decision_id)
 
-    def _folder_of(self, run: OpenRun, decided: DecidedStep) -> str:
+    def _folder_of(self, run: OpenRun, decided: DecisionRecord) -> str:
         root = decided.root or workspace_of(run.log.header) or self.workspace
         folder = seen_from(self.workspace, root, decided.step.workspace)
         if folder is None:
@@ -545,7 +544,7 @@ class RunTable:
             try:
                 record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=self._clock.now())
                 with root.lock:
-                    root.append_call(record.to_json(), compare=False, wait_s=5.0)
+                    root.append_call(record, compare=False, wait_s=5.0)
             finally:
                 root.release()
 

@@ -303,7 +303,7 @@ class RelayedRequest:
             return RequestPassed(
                 run_id=run.id,
                 call_id=call_id,
-                decision_id=self.state.decided.id,
+                decision_id=self.state.decided.decision.decision_id,
                 server=request.server,
                 method=request.method,
                 arguments=request.arguments,

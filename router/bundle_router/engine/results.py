@@ -494,7 +494,7 @@ def call_fields(ports: EnginePorts, run: OpenRun, call: AdmittedCall) -> dict[st
         "monotonic_ns": ports.clock.monotonic_ns(),
         "run_id": run.id,
         "call_id": call.call_id,
-        "decision_id": call.state.decided.id,
+        "decision_id": call.state.decided.decision.decision_id,
         "server": server,
         "tool": short,
         "bundle": call.bundle,

@@ -24,7 +24,6 @@ from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
-from bundle_router.core.records.fold import DecidedStep
 from bundle_router.core.records.replayed import conclude
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
@@ -191,10 +190,10 @@ def _decided(
                 decision = conclude(decision, reply)
                 facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
             record = _record(ports, run, request, facts, decision, reply)
-            appended = run.log.append("routing", record.to_json(), only_at=record.seq, wait_s=wait_s)
+            appended = run.log.append("routing", record.to_json(), only_at=record.decision.seq, wait_s=wait_s)
             run.fold.take_all(appended.news)
             if appended.seq is not None:
-                run.fold.take_own(record)
+                run.fold.take(record, record.decision.seq)
                 return record.decision
         raise run.moved_too_often()
 
@@ -212,11 +211,11 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
     if begins_at is None:
         return run.fold.activation(run.fold.current_branch)
     decided = run.fold.decided(begins_at.branch)
-    is_newest = decided is not None and decided.id == begins_at.id
+    is_newest = decided is not None and decided.decision.decision_id == begins_at.decision.decision_id
     return run.fold.activation(begins_at.branch) if is_newest else begins_at.decision.after
 
 
-def _begins_at(run: OpenRun, step: Step) -> DecidedStep | None:
+def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:
     """Return the decision of this run that the step names for its branch to begin at; None where it names none."""
     id_ = step.parent_decision_id
     if not id_:
@@ -241,7 +240,7 @@ def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
     differing = [name for name, value in wanted.items() if was.get(name) != value]
     if differing:
         raise KeyConflict(
-            f"run {run.id!r}: key {key!r} was used for decision {record.decision_id!r} with other values of "
+            f"run {run.id!r}: key {key!r} was used for decision {record.decision.decision_id!r} with other values of "
             f"{', '.join(differing)}",
             advice="use a new key for another step, or the same step with this key",
         )

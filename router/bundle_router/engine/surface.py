@@ -18,7 +18,7 @@ from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.records.fold import DecidedStep
+from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
 from bundle_router.core.tools.exposure.placing import ShownBundle, as_presented, is_named_in, needs_ranking, place
 from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
@@ -48,7 +48,7 @@ class RunState:
     """
 
     run_id: str
-    decided: DecidedStep
+    decided: DecisionRecord
     activation: Activation
     surface: Surface
     facts: Facts
@@ -227,8 +227,8 @@ class Surface:
         placement = place(self.catalog, held, state.activation, ranked=ranked, max_tokens=state.step.max_tokens)
         return VisibleTools(self.catalog, placement, self.exposed, joins, room=room_in(state.activation))
 
-    def _ranking(self, decided: DecidedStep, tools: frozenset[str]) -> Sequence[str]:
-        key = (decided.id, tools)
+    def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
+        key = (decided.decision.decision_id, tools)
         known = self._ranked.get(key)
         if known is None:
             from bundle_router.core.search.corpus import (
@@ -265,7 +265,7 @@ class Surface:
             deferred=tuple(self._definitions(placement, form)),
             meta=tuple(row.name for row in placement.meta),
             skills=tuple(self._skills(state, visible.places)),
-            decision_id=state.decided.id,
+            decision_id=state.decided.decision.decision_id,
         )
 
     def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:

@@ -92,9 +92,9 @@ class RunReplays:
                 self._add(record, outcome, is_early=early)
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptRun(
-                    f"record {record.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
+                    f"record {record.decision.seq} of run {run_id!r} can't be replayed: {type(error).__name__}: {error}"
                 ) from None
-            last = record.seq
+            last = record.decision.seq
             if number % _EVERY == 0:
                 done(self._before + last)
         self._before += last + 1

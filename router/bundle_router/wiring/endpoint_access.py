@@ -47,11 +47,11 @@ class EndpointAccess:
         """Return the id of the run's current decision; of the named one, if open. Raises UnknownRun, RequestError."""
         state = await self._engines.of(run_id).state_async(run_id, decision)
         state.refuse_superseded()
-        return state.decided.id
+        return state.decided.decision.decision_id
 
     def decision_id_now(self, run_id: str) -> str:
         """As `decision_id`, of the current one; blocks as long as reading the run takes."""
-        return self._engines.of(run_id).state(run_id).decided.id
+        return self._engines.of(run_id).state(run_id).decided.decision.decision_id
 
     async def offer(self, step: Step) -> Decision:
         """Route a step whose agent came without an engine, and so without a goal that search could rank by: where no

@@ -227,7 +227,7 @@ class RunReader:
         recent = [
             RecentStep(row["role"] or "", row["step"] or "", row["goal"] or "", ())
             for row in self._index.rows_of("decisions", run_id)
-            if row["seq"] < record.seq
+            if row["seq"] < record.decision.seq
         ][-RECENT:]
         picks = catalog.settings.model.max_picks
         prompt = prompt_for(catalog, question.candidates, record.step, recent, picks)
@@ -267,7 +267,7 @@ class RunReader:
             raise RequestError("a bundle can't be needed and not needed")
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         step_label = StepLabel(
-            decision_id=record.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
+            decision_id=record.decision.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
         )
         self._archive.add_label(run_id, step_label)
         self._index.refresh(now=True)

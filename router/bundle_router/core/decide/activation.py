@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Final
 
 from bundle_router.core.decide.history import from_messages as from_messages
 from bundle_router.core.models import Activation, AskedTool, Entry, Reason
@@ -89,19 +89,28 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
     return Activation(tuple(changed if other is entry else other for other in activation.entries))
 
 
-def resumed(after: Activation, calls: Iterable[Mapping[str, Any]]) -> Activation:
-    """Return the activation of a run that is gone on with: what its last decision left, and what its calls (records in
-    their order) made of it since."""
+@dataclass(frozen=True, slots=True)
+class CallEffect:
+    """What a call did to an activation. `tool`, by its canonical name, was called; `joined` are tools that were asked
+    for, each after its bundle."""
+
+    bundle: str = ""
+    tool: str = ""
+    joined: tuple[tuple[str, str], ...] = ()
+
+
+def resumed(after: Activation, calls: Iterable[CallEffect]) -> Activation:
+    """Return the activation of a run that is gone on with: what its last decision left, and what its calls, in their
+    order, made of it since."""
     activation = after
-    for record in calls:
-        if record.get("type") == "call.started":
-            bundle, tool = record["bundle"], f"{record['server']}.{record['tool']}"
-            activation = touch(activation, bundle)
-            if any(tool == asked.name for entry in activation.entries for asked in entry.tools):
-                activation = ask_for(activation, bundle, (tool,))
+    for call in calls:
+        if call.tool:
+            activation = touch(activation, call.bundle)
+            if any(call.tool == asked.name for entry in activation.entries for asked in entry.tools):
+                activation = ask_for(activation, call.bundle, (call.tool,))
         groups: dict[str, list[str]] = {}
-        for row in record.get("joined", ()):
-            groups.setdefault(row["bundle"], []).append(row["tool"])
+        for bundle, tool in call.joined:
+            groups.setdefault(bundle, []).append(tool)
         for bundle, tools in groups.items():
             activation = ask_for(activation, bundle, tools)
     return activation

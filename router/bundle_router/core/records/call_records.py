@@ -148,6 +148,11 @@ class CallFinished(_ToolCall):
     spent: Totals | None = None
     cached_from: str = ""
 
+    @property
+    def original_bytes(self) -> int:
+        """The bytes of the result as it came; 0 where that was not written."""
+        return self.shaped.original_bytes if self.shaped is not None else 0
+
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
         record = self._call()
@@ -189,6 +194,10 @@ class RequestPassed(_CallLine):
     elapsed_ms: float = 0.0
     spent: Totals | None = None
     original_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.server}.{self.method}"
 
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
@@ -248,14 +257,11 @@ def spent_from(row: Mapping[str, Any]) -> Totals:
     return Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
 
 
-Record = DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened
+CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened
+Record = DecisionRecord | CallRecord
 
 _KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened]]] = {
-    "route.decided": DecisionRecord,
-    "call.started": CallStarted,
-    "call.finished": CallFinished,
-    "request.passed": RequestPassed,
-    "sub_run.opened": SubRunOpened,
+    kind.type: kind for kind in (DecisionRecord, CallStarted, CallFinished, RequestPassed, SubRunOpened)
 }
 
 

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from bundle_router.core.models import (
     Activation,
@@ -25,6 +25,7 @@ from bundle_router.core.models import (
     Grant,
     LeftOut,
     ModelUse,
+    RecentStep,
     Reply,
     SearchUse,
     Step,
@@ -32,11 +33,13 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.models.canonical import EncodedObject, digest, encode
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.dataclass import dataclass
+from bundle_router.dataclass import dataclass, field
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
 
 Json = dict[str, Any]
+BudgetKey = tuple[str, str, str, str, str]
+"""What a budget belongs to: branch, workflow, role, step and key."""
 V = TypeVar("V")
 
 _STEP_FIELDS: Final = (
@@ -56,6 +59,8 @@ class DecisionRecord:
     is not the one that the run began in.
     """
 
+    type: ClassVar[str] = "route.decided"
+
     decision: Decision
     step: Step
     facts: Facts
@@ -69,24 +74,12 @@ class DecisionRecord:
     root: str = ""
     fixed_list: bool = False
 
-    @property
-    def seq(self) -> int:
-        return self.decision.seq
-
-    @property
-    def run_id(self) -> str:
-        return self.decision.run_id
-
-    @property
-    def decision_id(self) -> str:
-        return self.decision.decision_id
-
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
         decision = self.decision
         record = {
             "schema": DECISION_SCHEMA,
-            "type": "route.decided",
+            "type": self.type,
             "time": self.time,
             **{name: getattr(decision, name) for name in _IDS},
             "principal": self.step.principal,
@@ -115,6 +108,42 @@ class DecisionRecord:
             **{name: record.get(name) or "" for name in ("key", "branch", "parent_decision_id", "root")},
             fixed_list=bool(record.get("fixed_list")),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """What of each decision of a run is needed to know where the run stands. The rest is made of `line` when it is
+    asked for: most decisions are only passed over, and the value of one is large."""
+
+    seq: int
+    decision_id: str
+    principal: str
+    address: BudgetKey
+    recent: RecentStep
+    line: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: DecisionRecord) -> DecisionLine:
+        """Return it of a record that is at hand, so that there is no line to read."""
+        decision, step = record.decision, record.step
+        address = (record.branch, step.workflow, step.role, step.step, record.key)
+        recent = RecentStep(step.role, step.step, step.goal, tuple(decision.bundle_ids))
+        return cls(decision.seq, decision.decision_id, step.principal, address, recent)
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
+        """Return what a line says. Raises KeyError or TypeError for what is not one of a decision."""
+        step = line["step"]
+        address = (line.get("branch") or "", step["workflow"], step["role"], step["step"], line.get("key") or "")
+        recent = RecentStep(*address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"]))
+        return cls(line["seq"], line["decision_id"], line.get("principal", ""), address, recent, line)
+
+    def record(self) -> DecisionRecord:
+        return DecisionRecord.from_json(self.line)
+
+    def activation(self) -> Activation:
+        """Return what the decision left active."""
+        return activation_from(self.line["activation"]["after"])
 
 
 def decided_inputs_digest(

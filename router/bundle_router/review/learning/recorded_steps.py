@@ -94,7 +94,7 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepL
     for line in records:
         record = read_record(line)
         if isinstance(record, DecisionRecord):
-            opened[record.decision_id] = _Open(record, tuple(recent))
+            opened[record.decision.decision_id] = _Open(record, tuple(recent))
             step = record.step
             recent.append(RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids)))
         elif isinstance(record, CallFinished) and record.decision_id in opened:
@@ -126,9 +126,9 @@ def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> 
     record, decision = entry.record, entry.record.decision
     answer = record.reply.answer if record.reply is not None else None
     return PastStep(
-        run_id=record.run_id,
-        seq=record.seq,
-        decision_id=record.decision_id,
+        run_id=record.decision.run_id,
+        seq=record.decision.seq,
+        decision_id=record.decision.decision_id,
         time=record.time,
         catalog_revision=decision.catalog_revision,
         step=record.step,

@@ -191,7 +191,7 @@ class PageViews:
             "decision.html", f"{record.step.role} / {record.step.step}", "/runs", found.line, run=run, found=found,
             record=record, decision=record.decision, step=record.step, array=array_rows(found),
             heard=[*selection_lines(record.decision.search, record.decision.model)],
-            names=self._reader.known_names(run.run_id, record.seq),
+            names=self._reader.known_names(run.run_id, record.decision.seq),
         )  # fmt: skip
 
     def array(self, run_id: str, seq: int, query: Query) -> PageContent:
