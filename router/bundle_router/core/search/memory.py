@@ -236,50 +236,47 @@ def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: fl
     are the ids that search ranked for it, and as long as they are few all that something was learned of."""
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}
+    known: set[str] = set()
     for number in range(PASSES):
         for position in sorted(range(len(examples)), key=lambda i: _shuffled(number, str(i))):
-            _learn_one(examples[position], weights, trust)
-        for id_, row in weights.items():
-            total = sums.setdefault(id_, {})
-            for name, weight in row.items():
-                total[name] = total.get(name, 0.0) + weight
+            _learn_one(examples[position], weights, known, trust)
+        for name, row in weights.items():
+            total = sums.setdefault(name, {})
+            for id_, weight in row.items():
+                total[id_] = total.get(id_, 0.0) + weight
     by_name: dict[str, dict[str, float]] = {}
-    for id_, total in sorted(sums.items()):
-        for name, weight in total.items():
-            if abs(mean := round(weight / PASSES, 6)) > MIN_WEIGHT:
-                by_name.setdefault(name, {})[id_] = mean
+    for name, total in sorted(sums.items()):
+        means = {id_: mean for id_ in sorted(total) if abs(mean := round(total[id_] / PASSES, 6)) > MIN_WEIGHT}
+        if means:
+            by_name[name] = means
     seen = frozenset(id_ for example in examples for id_ in example.ids)
-    return Memory(dict(sorted(by_name.items())), dict(rarity), trust, len(examples), seen=seen, novelty=novelty)
+    return Memory(by_name, dict(rarity), trust, len(examples), seen=seen, novelty=novelty)
 
 
-def _learn_one(example: Example, weights: dict[str, dict[str, float]], trust: float) -> None:
-    """One step of the ranker. `weights`: id to feature to weight."""
+def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: set[str], trust: float) -> None:
+    """One step of the ranker. `weights`: feature to id to weight; `known`: the ids that have any."""
     if not example.ids:
         return
     features, base, ids = example.features, example.base, example.ids
-
-    def score(id_: str) -> float:
-        row = weights.get(id_)
-        learned = sum([row[name] * value for name, value in features.items() if name in row]) if row else 0.0
-        return trust * base.get(id_, 0.0) + learned
-
-    worst = min(sorted(ids), key=score)
-    mine = score(worst)
-    others = base if len(weights) > CONSIDERED else base.keys() | weights.keys()
-    rivals = heapq.nsmallest(RIVALS, ((-score(id_), id_) for id_ in others if id_ not in ids))
+    scores: dict[str, float] = {}
+    for name, value in features.items():
+        for id_, weight in weights.get(name, {}).items():
+            scores[id_] = scores.get(id_, 0.0) + weight * value
+    others = base if len(known) > CONSIDERED else base.keys() | known
+    scores = {id_: trust * base.get(id_, 0.0) + scores.get(id_, 0.0) for id_ in ids.union(others)}
+    worst = min(sorted(ids), key=scores.__getitem__)
+    rivals = heapq.nsmallest(RIVALS, [(-scores[id_], id_) for id_ in others if id_ not in ids])
     for negative, rival in rivals or [(0.0, NOBODY)]:
-        loss = MARGIN - mine - negative
+        loss = MARGIN - scores[worst] - negative
         if loss <= 0.0:
             break
         step = min(AGGRESSIVENESS, loss / 2.0)
-        _move(weights.setdefault(worst, {}), features, step)
-        if rival != NOBODY:
-            _move(weights.setdefault(rival, {}), features, -step)
-
-
-def _move(row: dict[str, float], features: Mapping[str, float], step: float) -> None:
-    for name, value in features.items():
-        row[name] = row.get(name, 0.0) + step * value
+        moves = {worst: step} if rival == NOBODY else {worst: step, rival: -step}
+        known.update(moves)
+        for name, value in features.items():
+            row = weights.setdefault(name, {})
+            for id_, by in moves.items():
+                row[id_] = row.get(id_, 0.0) + by * value
 
 
 def _shuffled(salt: int, text: str) -> bytes:
