@@ -20,6 +20,7 @@ from bundle_router.adapters.local import cards_of, shipped_cards, shipped_server
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
 from bundle_router.core.config.reference import reference_text
+from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.written_forms import schema, schema_texts
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import verdict
@@ -108,6 +109,20 @@ def test_the_shipped_folder_itself_is_loaded_once_under_whatever_name(
     files = read_config(link)
     assert sorted(file.name for file in files) == sorted(FILE_NAMES)
     assert load(files, cards=cards).revision == load(read_config(), cards=cards).revision
+
+
+def test_a_file_that_was_read_before_is_not_read_again_unless_it_changed_or_is_wrong(cards: Mapping[str, Card]) -> None:
+    bundle = '[bundles."{}"]\ndescription = "Here."\ntools = ["repo.read_file"]\neffects = ["read"]\n'
+
+    def resolved(text: str) -> ResolvedConfig:
+        return resolve([*read_config(), from_bytes("bundles.toml", "b.toml", text.encode(), "project")], cards)
+
+    once, again, changed = (resolved(bundle.format(name)) for name in ("a.b", "a.b", "a.c"))
+    assert again.written.bundles["a.b"] is once.written.bundles["a.b"]
+    assert again.catalog.revision == once.catalog.revision != changed.catalog.revision
+    assert "a.b" not in changed.catalog.bundles
+    wrong = [resolved(bundle.format("a.b") + "tols = 1\n").report.problems() for _ in range(2)]
+    assert wrong[0] == wrong[1] != []
 
 
 def test_folders_that_cannot_be_a_config_are_refused_with_advice(tmp_path: Path) -> None:

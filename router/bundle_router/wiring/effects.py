@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -79,6 +80,7 @@ def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
     return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
 
 
+@cache
 def package_version() -> str:
     """Return the installed version; `0+checkout` when run from a folder that was not installed."""
     try:

@@ -37,20 +37,16 @@ class Report:
         self._order = {file.display_path: index for index, file in enumerate(files)}
         self._positions: dict[str, Positions] = {}
         self._problems: list[Problem] = []
-        self._counts: Counter[str] = Counter()
-        self._has_errors = False
-
-    @property
-    def has_errors(self) -> bool:
-        return self._has_errors
+        self.counts: Counter[str] = Counter()
+        self.has_errors = False
 
     def add(
         self, file: ConfigFile, path: Path, message: str, suggestion: str = "", *, level: str = "error", rule: str = ""
     ) -> None:
         """One problem with what stands at `path`, or should: a path that is not in the text gets its parent's line."""
-        self._has_errors = self._has_errors or level == "error"
-        self._counts[file.display_path] += 1
-        if self._counts[file.display_path] > MAX_PER_FILE:
+        self.has_errors = self.has_errors or level == "error"
+        self.counts[file.display_path] += 1
+        if self.counts[file.display_path] > MAX_PER_FILE:
             return
         if not path:
             self._problems.append(Problem(file.display_path, 0, "", message, suggestion, level, rule))
@@ -73,16 +69,16 @@ class Report:
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
         """Add a problem with a file that is not TOML, so that it has no positions."""
-        self._has_errors = True
-        self._counts[file.display_path] += 1
+        self.has_errors = True
+        self.counts[file.display_path] += 1
         self._problems.append(problem)
 
     def problems(self) -> list[Problem]:
         """Return all of them, in file order and then by line."""
         found = list(self._problems)
-        for path, count in self._counts.items():
+        for path, count in self.counts.items():
             if count > MAX_PER_FILE:
-                level = "error" if self._has_errors else "warning"
+                level = "error" if self.has_errors else "warning"
                 found.append(Problem(path, 0, "", f"and {count - MAX_PER_FILE} further problems", level=level))
         unnumbered = len(self._order)
         return sorted(found, key=lambda item: (self._order.get(item.file, unnumbered), item.line or 1 << 62))
