@@ -12,15 +12,17 @@ from hypothesis import settings
 
 ALL: Final = os.environ.get("BUNDLE_ROUTER_TESTS") == "all"
 PART: Final = 5
-LEAST: Final = 20
+LEAST: Final = 10
 
 
 def examples(number: int, least: int = LEAST, **more: Any) -> settings:
-    """Return settings for so many examples of a property; by default a fifth of them, and at least twenty.
+    """Return settings for so many examples of a property; by default a tenth of them, and at least ten.
 
     `least` is lower where one example takes a third of a second.
     """
-    return settings(max_examples=number if ALL else min(number, max(least, number // PART)), deadline=None, **more)
+    return settings(
+        max_examples=number if ALL else min(number, max(least, number // (2 * PART))), deadline=None, **more
+    )
 
 
 def rounds(number: int) -> int:

@@ -57,7 +57,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.profiles import examples
+from tests.profiles import ALL, examples
 
 T = TypeVar("T")
 
@@ -316,7 +316,7 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
     seen: Counter[str] = Counter()
 
     @given(catalogs(), facts_, activations, steps, replies)
-    @settings(max_examples=400, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=400 if ALL else 150, deadline=None, derandomize=True, database=None)
     def look(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> None:
         question = decide(catalog, facts, before, step)
         decision = taken(catalog, facts, before, step, reply)
