@@ -389,7 +389,8 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
     if query.text.strip():
         match = match_of(query.text)
         found = f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match {bind(match)}"
-        named = f"r.run_id like {bind(_like(query.text))} escape '\\'"
+        pattern = "%" + re.sub(r"([%_\\])", r"\\\1", query.text.strip()) + "%"
+        named = f"r.run_id like {bind(pattern)} escape '\\'"
         parts.append(f"(r.run_id in ({found}) or {named})" if match else named)
     return " and ".join(parts) or "true", bound
 
@@ -397,10 +398,6 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
 def match_of(words: str) -> str:
     """Return what was typed as a full-text query: every word, or word that begins so, quoted; empty for no word."""
     return " ".join(f'"{word}"*' for word in _WORD.findall(words.replace(HANDLE, ""))[:MAX_WORDS])
-
-
-def _like(text: str) -> str:
-    return "%" + re.sub(r"([%_\\])", r"\\\1", text.strip()) + "%"
 
 
 def run_of(row: Mapping[str, Any]) -> RunRow:

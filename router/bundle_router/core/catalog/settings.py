@@ -6,7 +6,7 @@ more.
 
 import re
 from dataclasses import asdict
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -199,12 +199,9 @@ class ModelSettings:
     @property
     def choices(self) -> tuple[ModelChoice, ...]:
         """The models in order, each with what holds for it."""
-        own = {options.name: options for options in self.options}
+        own = {one.name: {k: v for k, v in asdict(one).items() if v is not None} for one in self.options}
         shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
-        return tuple(
-            replace(shared, name=name, **_set_fields(own[name])) if name in own else replace(shared, name=name)
-            for name in self.names
-        )
+        return tuple(replace(shared, **{"name": name, **own.get(name, {})}) for name in self.names)
 
     @property
     def env_names(self) -> frozenset[str]:
@@ -216,10 +213,6 @@ class ModelSettings:
 def _key_name(model: str) -> str:
     """Return the variable that litellm reads a provider's key from: `openai/gpt-5-mini` → `OPENAI_API_KEY`."""
     return f"{re.sub('[^A-Z0-9]', '_', model.partition('/')[0].upper())}_API_KEY"
-
-
-def _set_fields(options: ModelOptions) -> dict[str, Any]:
-    return {name: value for name, value in asdict(options).items() if name != "name" and value is not None}
 
 
 @dataclass(frozen=True, slots=True)

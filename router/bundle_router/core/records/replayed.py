@@ -58,10 +58,6 @@ def conclude(question: Question, reply: Reply | None) -> Decision:
     return settle(question, reply.answer, reply.failure, reply.search)
 
 
-def _was_heard(reply: Reply) -> bool:
-    return reply.answer is not None or reply.failure is not None
-
-
 def replay(
     recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None
 ) -> ReplayedDecision:
@@ -75,7 +71,8 @@ def replay(
     decision_or_question = decide(catalog, facts, past.before, step)
     asks_anew = False
     if isinstance(decision_or_question, Question):
-        asks_anew = reply is None or (reply.key != decision_or_question.key and _was_heard(reply))
+        is_other = reply is not None and reply.key != decision_or_question.key
+        asks_anew = reply is None or (is_other and (reply.answer is not None or reply.failure is not None))
         decision = conclude(decision_or_question, reply)
     else:
         decision = decision_or_question

@@ -90,7 +90,7 @@ def learn(
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, then.memory, current)
-        then = _with_calibration(then, calibration)
+        then = replace(then, calibration=calibration.calibration) if calibration.enough else then
     return Learning(
         runs=len({step.run_id for step in past}),
         steps=len(past),
@@ -119,10 +119,6 @@ def _with_tools(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) 
     if fitted.memory is None:
         return replace(now, tools=None, known_tools=())
     return replace(now, tools=fitted.memory, known_tools=known_tools_of(fitted.memory, current))
-
-
-def _with_calibration(now: LearnedValues, fitted: CalibrationFit) -> LearnedValues:
-    return now if not fitted.enough else replace(now, calibration=fitted.calibration)
 
 
 def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:

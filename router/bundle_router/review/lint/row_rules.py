@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Catalog, Policy
+from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.models.patterns import Targets, first_match, is_glob, matches
 from bundle_router.core.tools.reusable_results import is_read_only
@@ -107,9 +107,10 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
     execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
     for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
-        if _names_nobody(policy) and policy.allow is not None:
+        is_for_all = all(not names or "*" in names for names in (policy.workflow, policy.role, policy.step))
+        if is_for_all and policy.allow is not None:
             allowed = Targets.parse(policy.allow)
-            hit = [bundle.id for bundle in everywhere if _allows(allowed, bundle)]
+            hit = [b.id for b in everywhere if allowed.bundle(b.id) or any(map(allowed.tool, b.tools))]
             if hit:
                 message = f"every role may run programs through {hit[0]!r}"
                 yield LintFinding(entry, message, "name the roles that need it, or deny it to the others", ("allow",))
@@ -150,14 +151,6 @@ def _covered(catalog: Catalog, glob: str) -> Iterable[Bundle]:
         return (bundle for bundle in catalog.bundles.values() if matches(glob, bundle.id))
     bundle = catalog.bundle(glob)
     return () if bundle is None else (bundle,)
-
-
-def _names_nobody(policy: Policy) -> bool:
-    return all(not names or "*" in names for names in (policy.workflow, policy.role, policy.step))
-
-
-def _allows(targets: Targets, bundle: Bundle) -> bool:
-    return targets.bundle(bundle.id) is not None or any(targets.tool(tool) is not None for tool in bundle.tools)
 
 
 # --- the router ----------------------------------------------------------------------------------------------------

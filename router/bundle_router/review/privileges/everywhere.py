@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import Bundle, Card, Catalog, Server
+from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.models import BinaryRule
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.patterns import first_cover
@@ -194,7 +194,9 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
     for name in sorted({*old.cards, *new.cards}):
         was, is_now = old.cards.get(name), new.cards.get(name)
         if was != is_now:
-            what = "approved" if was is None else "taken back" if is_now is None else _replaced(was, is_now)
+            what = "approved" if was is None else "taken back"
+            if was is not None and is_now is not None:
+                what = "replaced" if was.sha256 != is_now.sha256 else "counted anew"
             by_server.setdefault(name.partition(".")[0], {}).setdefault(what, []).append(name)
     kinds: Mapping[str, Kind] = {"approved": "widening", "taken back": "narrowing"}
     for server, found in by_server.items():
@@ -210,10 +212,6 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
                 edits=_edits(by_place, "server", server),
                 note=what,
             )
-
-
-def _replaced(was: Card, is_now: Card) -> str:
-    return "replaced" if was.sha256 != is_now.sha256 else "counted anew"
 
 
 # --- comparing two values --------------------------------------------------------------------------------------------

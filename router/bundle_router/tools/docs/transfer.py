@@ -140,7 +140,8 @@ class _Exchange:
         return HttpReply(head, bytes(body))
 
     def _inflater(self, head: ResponseHead) -> _Gunzip | None:
-        codings = [name for value in head.all("content-encoding") for name in _list_of(value) if name != "identity"]
+        listed = ",".join(head.all("content-encoding")).lower().split(",")
+        codings = [coding for item in listed if (coding := item.strip()) not in ("", "identity")]
         if not codings:
             return None
         if codings not in (["gzip"], ["x-gzip"]):
@@ -205,7 +206,3 @@ class _Gunzip:
                 self._damaged(str(error))
             data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
         return bytes(out)
-
-
-def _list_of(value: str) -> list[str]:
-    return [item for part in value.split(",") if (item := part.strip().lower())]

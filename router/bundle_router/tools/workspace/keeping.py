@@ -67,7 +67,7 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
     own = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
-    absent = tuple(path for path in beneath if _walk(root.fd, path, _nothing) is None)
+    absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
     return KeptPlaces(_present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole)
 
 
@@ -105,10 +105,6 @@ def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | No
     finally:
         os.close(folder)
     return None
-
-
-def _nothing(folder: int, name: str) -> str:
-    return name
 
 
 def _rename(folder: int, name: str) -> str:
