@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
+from bundle_router.core.decide.decide import decide
 from bundle_router.core.models import (
+    Activation,
     Answer,
     BinaryForm,
     BinaryRule,
     Candidate,
+    Decision,
+    Facts,
     LocalSettings,
     ModelUse,
     Reply,
@@ -176,6 +180,30 @@ def test_a_replay_under_another_config_says_what_was_gained_and_lost() -> None:
     denying = (Policy("p", allow=("*",), deny=("x",)),)
     other = replay(mapped, replace(then, routes=(replace(ROUTES[1], bundles=("y",)),), policies=denying))
     assert (other.outcome, other.gained, other.lost) == ("changed", ("y",), ("x",))
+
+
+def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_reason_says() -> None:
+    why = "it is still being asked for its tools, after 5.0 s"
+    step = STEP.model_copy(update={"step": "two"})
+
+    def record(**facts: Any) -> tuple[bool, DecisionRecord]:
+        decision = decide(catalog(), Facts(**facts), Activation(), step)
+        assert isinstance(decision, Decision)
+        decision = replace(decision, run_id="r")
+        return decision.degraded, DecisionRecord(
+            decision=decision, step=step, facts=Facts(**facts), reply=None, time=""
+        )
+
+    away = (("s", why),)
+    assert [record(unavailable=away)[0], record(pending=("s",))[0]] == [False, False]
+    assert record(unavailable=(("s", "it is down"),), pending=("t",))[0] is False
+    is_degraded, named = record(unavailable=(("s", "asked"),), pending=("s",))
+    assert is_degraded
+    assert replay(named.to_json() | {"seq": 0}, catalog()).outcome == "identical"
+    for was_degraded in (True, False):  # records of before servers were named in them
+        older = record(unavailable=away)[1].to_json() | {"seq": 0, "degraded": was_degraded}
+        assert "pending" not in older["facts"]
+        assert replay(older, catalog()).outcome == "identical"
 
 
 def test_a_reply_is_heard_again_only_for_the_question_that_was_put() -> None:

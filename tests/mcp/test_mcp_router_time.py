@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -166,8 +168,35 @@ def test_a_first_list_that_takes_too_long_is_a_decision_that_says_so_and_not_an_
     *_, last = project.records(file="routing.jsonl")
     assert [row["code"] for row in last["left_out"]] == ["server_unavailable"]
     assert "it is still being asked for its tools, after" in last["left_out"][0]["detail"]
-    assert last["degraded"]
+    assert (last["degraded"], last["facts"]["pending"]) == (True, ["s"])
     assert last["seq"] == 1, "decided again once, and not at every look"
+
+
+def test_a_step_with_a_key_is_decided_once_and_another_key_has_the_list_that_came_meanwhile(
+    project: Any, bench: Any
+) -> None:
+    class SlowList(bench.faults.Faults):  # type: ignore[misc]  # a class of a module, by its fixture
+        listed = threading.Event()
+
+        def _list(self, cursor: str | None) -> dict[str, Any]:
+            assert self.listed.wait(30)
+            found: dict[str, Any] = super()._list(cursor)
+            return found
+
+    with bench.faults.serving(SlowList()) as server:
+        project.http(server.url, tools='tools = ["s.*"]')
+        with project.open(development="unpinned") as router:
+            early = router.route_sync(project.step(key="early"))
+            assert router.tools_sync("r").active == ()
+            late = router.route_sync(project.step(key="late", branch="late"))
+            assert (early.degraded, late.degraded) == (False, True)
+            server.faults.listed.set()
+            decisions = (router.route_sync(project.step(key=f"next-{n}", branch="next")) for n in itertools.count())
+            whole = next(one for one in decisions if not one.degraded)
+            assert router.route_sync(project.step(key="late", branch="late")).decision_id == late.decision_id
+            counts = [len(router.tools_sync("r", decision=one.decision_id).active) for one in (early, late, whole)]
+    assert counts[1] == 0, "a key's decision is not widened afterwards"
+    assert counts[0] == counts[2] > 0, "what it holds is shown when its list has come"
 
 
 def test_a_caller_that_goes_away_is_recorded_as_such_and_its_server_is_told(project: Any, bench: Any) -> None:

@@ -30,7 +30,6 @@ from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.config.servers import included
 from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.models.words import STILL_ASKED
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
@@ -59,15 +58,16 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What decisions and calls go by. `unavailable` and `drifted` are as in `Facts`; `closed` and `unpinned` are those
-    of them that asking the server anew would not change. `catalog` has the cards of servers that need no pins and have
-    answered; it is the router's own where there are none."""
+    """What decisions and calls go by. `unavailable`, `drifted` and `pending` are as in `Facts`; `closed` and `unpinned`
+    are those of the first two that asking the server anew would not change. `catalog` has the cards of servers that
+    need no pins and have answered; it is the router's own where there are none."""
 
     catalog: Catalog
     unavailable: Pairs = ()
     drifted: Pairs = ()
     closed: Pairs = ()
     unpinned: Pairs = ()
+    pending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class _NoListing:
     at_ns: int
     until_ns: int
     times: int
+    is_pending: bool
 
 
 class Servers:
@@ -162,7 +163,7 @@ class Servers:
         status = {row.server: row for row in self._sessions.status(scope=scope)}
         known = {s.name: self._known(s.name, scope) for s in self._remote}
         by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
-        closed, passing = [], []
+        closed, passing, pending = [], [], []
         again = [row.again_s for row in status.values() if row.again_s is not None]
         until_ns = now + int(min(again) * 1e9) if again else _NEVER
         for server in self._remote:
@@ -172,6 +173,8 @@ class Servers:
             else:
                 why, ends_ns = self._empty(server, known[server.name], by_server[server.name], principal, now)
                 passing += [(server.name, why)] if why else []
+                mark = self._failed.get((server.name, principal))
+                pending += [server.name] if mark is not None and mark.is_pending and mark.reason is why else []
             until_ns = min(until_ns, ends_ns)
         live = [one for name, one in by_server.items() if name not in self._pins]
         availability = Availability(
@@ -180,6 +183,7 @@ class Servers:
             drifted=drifted_among(sorted(self._named), by_server),
             closed=tuple(closed),
             unpinned=self._unpinned,
+            pending=tuple(pending),
         )
         self._tell(availability.drifted, before.availability.drifted if before is not None else ())
         if before is not None and _same(before.availability, availability):
@@ -279,7 +283,8 @@ class Servers:
                 task.cancel()
         waited_s = loop.time() - began
         for task in silent:  # its list is read on, and shown as soon as it is there
-            self._mark((asked[task].name, scope.principal), f"{STILL_ASKED}, after {waited_s:.1f} s")
+            reason = f"it is still being asked for its tools, after {waited_s:.1f} s"
+            self._mark((asked[task].name, scope.principal), reason, is_pending=True)
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Return whether `discover` would ask anybody, if only for what is in the cache."""
@@ -351,14 +356,14 @@ class Servers:
                 self._reported.add(report)
                 self._diagnostics.event("warning", "tool.suspicious", server=server.name, tool=light.tool, said=seen)
 
-    def _mark(self, key: tuple[str, str], reason: str) -> None:
+    def _mark(self, key: tuple[str, str], reason: str, *, is_pending: bool = False) -> None:
         now = self._clock.monotonic_ns()
         if len(self._failed) >= _MAX_PRINCIPALS:
             self._failed = {known: mark for known, mark in self._failed.items() if now < mark.until_ns}
         before = self._failed.get(key)
         times = before.times + (now >= before.until_ns) if before is not None else 1
         again_s = min(AGAIN_S[min(times, len(AGAIN_S)) - 1], self._catalog.settings.cache.capabilities_ttl_s)
-        self._failed[key] = _NoListing(reason, now, now + int(again_s * 1e9), times)
+        self._failed[key] = _NoListing(reason, now, now + int(again_s * 1e9), times, is_pending)
         self._marks += 1
 
 
@@ -554,7 +559,7 @@ class MachineFacts:
             rows = {**dict(now.unavailable), **dict(self._unavailable(present))}
             # Redacted here and not only in the record: a decision is taken again from what was recorded.
             why = tuple((name, self._redactor.redact(reason)) for name, reason in sorted(rows.items()))
-            made = Facts(present, unavailable=why, drifted=now.drifted)
+            made = Facts(present, unavailable=why, drifted=now.drifted, pending=now.pending)
             known = self._facts[principal] = (now, made)
         return known[1]
 

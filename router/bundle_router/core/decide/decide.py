@@ -49,7 +49,6 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.models.words import STILL_ASKED
 from bundle_router.core.tools.exposure.placing import (
     as_presented,
     may_be_offered,
@@ -269,7 +268,7 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=how.selection.failure is not None or any(STILL_ASKED in row.detail for row in shown.left_out),
+        degraded=how.selection.failure is not None or _lacks_pending(catalog, facts, shown.left_out),
         justification=_justification(how, source, shown),
         route=how.route.name if how.route else None,
         candidates=how.selection.ranked,
@@ -280,6 +279,17 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         model=how.selection.model,
         search=how.selection.search,
     )
+
+
+def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) -> bool:
+    """Return whether something is left out because a server's first list was not there yet."""
+    for row in left_out if facts.pending else ():
+        bundle = catalog.bundle(row.id)
+        if row.code == "server_unavailable" and bundle is not None:
+            targets = (row.tool,) if row.tool else (*bundle.tools, *bundle.patterns)
+            if any(target.partition(".")[0] in facts.pending for target in targets):
+                return True
+    return False
 
 
 def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:

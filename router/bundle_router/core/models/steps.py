@@ -167,7 +167,8 @@ class Facts:
 
     `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
     `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
-    whose pin does not match, or `(server, "*")` for all of a server's tools. `grants` is the chain of ancestors'
+    whose pin does not match, or `(server, "*")` for all of a server's tools. `pending` names the unavailable ones that
+    are still being asked for their first list: a decision without them is degraded. `grants` is the chain of ancestors'
     ceilings, nearest first. `revisions` holds `(name, revision)` of learned artifacts (index, memory, thresholds) that
     the decision rests on. `memo` is no part of the value: what was made of it once.
     """
@@ -175,6 +176,7 @@ class Facts:
     capabilities: frozenset[str] = frozenset()
     unavailable: tuple[tuple[str, str], ...] = ()
     drifted: tuple[tuple[str, str], ...] = ()
+    pending: tuple[str, ...] = ()
     grants: tuple[Grant, ...] = ()
     revisions: tuple[tuple[str, str], ...] = ()
     memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -41,8 +41,6 @@ Failure = Literal[
     "not_ready",
     "internal",
 ]
-STILL_ASKED: Final = "it is still being asked for its tools"
-"""How the reason begins for which a server's first list is missing: a decision that goes without it is degraded."""
 Hearing = Literal["used"] | Failure
 """What became of an embedder that was asked: its vector was used, or why there is none."""
 Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]

@@ -49,6 +49,8 @@ _STEP_FIELDS: Final = (
 _IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
 _OUTCOME: Final = ("source", "degraded", "justification", "route")
 _ANSWERED: Final = ("source", "reason", "justification")
+_PENDING: Final = "it is still being asked for its tools"
+"""What the reason says of a pending server in the records that do not name it: those are as degraded as they say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +212,8 @@ def step_from(record: Mapping[str, Any]) -> Step:
 
 
 def facts_json(facts: Facts) -> Json:
-    return {
+    pending: Json = {"pending": list(facts.pending)} if facts.pending else {}
+    return pending | {
         "capabilities": sorted(facts.capabilities),
         "unavailable": [{"server": server, "why": why} for server, why in facts.unavailable],
         "drifted": [{"server": server, "tool": tool} for server, tool in facts.drifted],
@@ -229,7 +232,9 @@ def encoded_facts(facts: Facts) -> EncodedObject:
 
 def facts_from(record: Mapping[str, Any]) -> Facts:
     value = record["facts"]
+    rows = value.get("unavailable", ()) if record.get("degraded") else ()
     return Facts(
+        pending=tuple(value.get("pending", [row["server"] for row in rows if _PENDING in row["why"]])),
         capabilities=frozenset(value.get("capabilities", ())),
         unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
         drifted=tuple((row["server"], row["tool"]) for row in value.get("drifted", ())),
