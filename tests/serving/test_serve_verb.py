@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,11 +50,17 @@ class Process:
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Any]:
+def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Starts the verb; with the parameter `asyncio` as where the extra `uvloop` is not installed."""
     started: list[Process] = []
+    path = {}
+    if getattr(request, "param", "uvloop") == "asyncio":
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden" / "uvloop.py").write_text('raise ImportError("not installed")\n', encoding="utf-8")
+        path["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT / "router")))
 
     def make(*words: str, **env: str) -> Process:
-        started.append(Process(tmp_path, *words, **env))
+        started.append(Process(tmp_path, *words, **path, **env))
         return started[-1]
 
     yield make
@@ -74,6 +82,10 @@ def ask(site: Any, url: str, token: str) -> tuple[list[str], str]:
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
+on_both_loops = pytest.mark.parametrize("begin", ["uvloop", "asyncio"], indirect=True)
+
+
+@on_both_loops
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_path: Path, number: int) -> None:
     (tmp_path / "README.md").write_text("# served\n", encoding="utf-8")
@@ -85,6 +97,8 @@ def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_p
     names, text = ask(site, said["url"], token)
     assert "repo__read_file" in names
     assert "# served" in text
+    if (maps := Path(f"/proc/{said['pid']}/maps")).exists() and find_spec("uvloop"):
+        assert ("uvloop" in maps.read_text(encoding="utf-8")) == (not (tmp_path / "hidden").exists())
     assert process.stop(number) == (0, "")
     run = json.loads((tmp_path / "runs" / "r-1" / "run.json").read_text(encoding="utf-8"))
     assert run["closed"]
@@ -256,6 +270,7 @@ def write_config(config: Path, entry: dict[str, Any]) -> None:
         (config / f"{name}.toml").write_text(f"{text}\n", encoding="utf-8")
 
 
+@on_both_loops
 def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_lists_more(
     begin: Any, tmp_path: Path
 ) -> None:
@@ -290,6 +305,7 @@ def test_what_serving_does_not_notice_is_said(begin: Any) -> None:
     process.stop(signal.SIGTERM)
 
 
+@on_both_loops
 def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence(begin: Any, tmp_path: Path) -> None:
     config = tmp_path / "config"
     silent = ["-c", "import sys; sys.stdin.read()"]
