@@ -283,13 +283,10 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
 
 def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) -> bool:
     """Return whether something is left out because a server's first list was not there yet."""
-    for row in left_out if facts.pending else ():
-        bundle = catalog.bundle(row.id)
-        if row.code == "server_unavailable" and bundle is not None:
-            targets = (row.tool,) if row.tool else (*bundle.tools, *bundle.patterns)
-            if any(target.partition(".")[0] in facts.pending for target in targets):
-                return True
-    return False
+    missed = [row for row in left_out if row.code == "server_unavailable"] if facts.pending else []
+    bundles = [(row.tool, catalog.bundle(row.id)) for row in missed]
+    targets = (((tool,) if tool else (*found.tools, *found.patterns)) for tool, found in bundles if found is not None)
+    return any(target.partition(".")[0] in facts.pending for names in targets for target in names)
 
 
 def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
