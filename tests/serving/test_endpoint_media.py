@@ -222,7 +222,7 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
     studio: Any, revision: str, expected: list[str]
 ) -> None:
     async def work(router: Any, _endpoint: Any) -> list[list[str]]:
-        from bundle_router.serving.mcp.content import content_of
+        from bundle_router.serving.mcp.served_runs import content_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)
@@ -236,7 +236,7 @@ def test_a_client_of_an_older_revision_gets_no_block_it_does_not_know(
 
 def test_an_artifact_is_read_as_a_resource_by_what_its_bytes_are_or_refused_in_words(studio: Any) -> None:
     async def work(router: Any, _endpoint: Any) -> list[Any]:
-        from bundle_router.serving.mcp.content import resource_of
+        from bundle_router.serving.mcp.served_runs import resource_of
 
         async def media(uri: str, link: bool) -> dict[str, Any]:
             block: dict[str, Any] = await router.media("r", uri, format="mcp", link=link)
