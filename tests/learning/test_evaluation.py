@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Policy, Route
+from bundle_router.core.search.trials import ndcg
 from bundle_router.review.evaluation import (
     LabelledRow,
     auroc,
     error_at,
     measure,
-    ndcg,
     rank_row,
     read_labelled,
     recall,
@@ -39,7 +39,7 @@ def test_ranking_measures_by_hand() -> None:
     ideal = 1 + 1 / math.log2(3)
     assert ndcg(ranked, ["b", "d"]) == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal)
     assert ndcg(ranked, ["a", "b"]) == 1.0
-    assert ndcg([f"t{n}" for n in range(12)], ["t11"], 10) == 0.0
+    assert ndcg([f"t{n}" for n in range(12)], ["t11"]) == 0.0
 
 
 ids = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)

@@ -32,9 +32,9 @@ def ranked(hits: Hits) -> list[tuple[str, float, float]]:
 def answers(index: LexicalIndex, query: dict[str, float]) -> list[object]:
     return [
         (
-            ranked(index.search(name, query, k=10)),
+            ranked(index.search(name, [query], k=10)[0]),
             list(index.rarity(name, WORDS)),
-            [index.knows(name, w) for w in WORDS],
+            list(index.known(name, WORDS)),
         )
         for name in COLLECTIONS
     ]
@@ -68,9 +68,33 @@ def test_narrowing_keeps_scores_and_only_permitted_ids(
 ) -> None:
     index = LexicalIndex.build(found, revision="r")
     for name in COLLECTIONS:
-        whole = index.search(name, query, k=20)
-        narrowed = index.search(name, query, k=20, within=within)
+        whole = index.search(name, [query], k=20)[0]
+        narrowed = index.search(name, [query], k=20, within=within)[0]
         assert ranked(narrowed) == [row for row in ranked(whole) if row[0] in within]
+
+
+@given(
+    documents, st.lists(queries, min_size=1, max_size=5), st.frozensets(st.sampled_from("abcdefz")), st.integers(1, 9)
+)
+def test_several_queries_at_once_are_answered_as_one_after_the_other(
+    found: list[Document], several: list[dict[str, float]], within: frozenset[str], k: int
+) -> None:
+    index = LexicalIndex.build(found, revision="r")
+    for name in COLLECTIONS:
+        for among in (None, within):
+            at_once = index.search(name, several, k=k, within=among)
+            assert [ranked(hits) for hits in at_once] == [
+                ranked(index.search(name, [query], k=k, within=among)[0]) for query in several
+            ]
+
+
+def test_the_best_of_many_documents_are_the_same_for_one_query_and_for_several() -> None:
+    rows = [Document(f"{i:05}", "tools", (f"w{i % 7}", *["read"] * (i % 5 + 1))) for i in range(3_000)]
+    index = LexicalIndex.build(rows, revision="r")
+    several: list[dict[str, float]] = [{"read": 1.0, f"w{i}": 0.5} for i in range(7)]
+    for k in (1, 3, 40):
+        every = [ranked(index.search("tools", [query], k=3_000)[0])[:k] for query in several]
+        assert [ranked(hits) for hits in index.search("tools", several, k=k)] == every
 
 
 def alike(*ids: str) -> list[Document]:
@@ -79,12 +103,12 @@ def alike(*ids: str) -> list[Document]:
 
 def test_equal_scores_are_ordered_by_id_also_at_the_cut() -> None:
     index = LexicalIndex.build([*alike("d", "b", "c", "a"), Document("z", "tools", ("weather",))], revision="r")
-    assert list(index.search("tools", {"read": 1.0}, k=2).scores) == ["a", "b"]
+    assert list(index.search("tools", [{"read": 1.0}], k=2)[0].scores) == ["a", "b"]
 
 
 def test_a_weight_of_the_query_counts() -> None:
     index = LexicalIndex.build([Document("a", "tools", ("read",)), Document("b", "tools", ("file",))], revision="r")
-    assert list(index.search("tools", {"read": 1.0, "file": 2.0}, k=2).scores) == ["b", "a"]
+    assert list(index.search("tools", [{"read": 1.0, "file": 2.0}], k=2)[0].scores) == ["b", "a"]
 
 
 def test_a_saved_index_answers_as_before_and_can_be_updated(tmp_path: Path) -> None:
@@ -145,5 +169,5 @@ def test_saved_documents_that_were_changed_are_not_built_upon(tmp_path: Path) ->
 
 def test_an_empty_index_finds_nothing() -> None:
     index = LexicalIndex.build([], revision="r")
-    assert not index.search("bundles", {"read": 1.0}, k=3).scores
-    assert not index.knows("bundles", "read")
+    assert not index.search("bundles", [{"read": 1.0}], k=3)[0].scores
+    assert not index.known("bundles", ["read"])

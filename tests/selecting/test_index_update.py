@@ -44,7 +44,8 @@ def answers(index: LexicalIndex) -> list[object]:
     terms = sorted({term for words in WORDS for term in ANALYZER.terms(words).stems})
     query = dict.fromkeys(terms, 1.0)
     return [
-        (list(index.search(name, query, k=20).scores.items()), list(index.rarity(name, terms))) for name in COLLECTIONS
+        (list(index.search(name, [query], k=20)[0].scores.items()), list(index.rarity(name, terms)))
+        for name in COLLECTIONS
     ]
 
 

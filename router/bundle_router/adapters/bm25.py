@@ -9,13 +9,13 @@ weight for each query term, is the loop in `_Matrix.scores`.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import math
 import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ B: Final = 0.6
 FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
 _BLOCK: Final = 16
+_TINY: Final = 5e-324
 MAX_STEMS: Final = 50_000
 """Words whose stems are kept."""
 
@@ -110,13 +111,13 @@ class LexicalIndex:
     def search(
         self,
         collection: Collection,
-        weights: Mapping[str, float],
+        queries: Sequence[Mapping[str, float]],
         *,
         k: int,
         within: frozenset[str] | None = None,
         counting: bool = True,
-    ) -> Hits:
-        return self._matrices[collection].search(weights, k, within, counting)
+    ) -> Sequence[Hits]:
+        return self._matrices[collection].search(queries, k, within, counting)
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         return self._matrices[collection].rarity(terms)
@@ -124,8 +125,9 @@ class LexicalIndex:
     def like(self, collection: Collection, term: str) -> Sequence[str]:
         return self._matrices[collection].like(term)
 
-    def knows(self, collection: Collection, term: str) -> bool:
-        return term in self._matrices[collection].columns
+    def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
+        columns = self._matrices[collection].columns
+        return [term for term in terms if term in columns]
 
     def save(self, folder: Path) -> None:
         """Write the index into an empty or new folder; `index.json` is written last, so half an index is none.
@@ -204,22 +206,24 @@ def _one_apart(one: str, other: str) -> bool:
     return len(unlike) == 1
 
 
-def _best(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Return places of the best `k` scores above zero. Rows stand in id order, so that a stable sort settles ties by
-    id, also at the cut."""
+def _best(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows and columns of each row's scores above zero, its best first and at least its best `k`. Columns stand
+    in id order, so that a stable sort settles ties by id, also at the cut."""
     import numpy as np
 
-    least, blocks = 0.0, len(scores) // _BLOCK
+    count, length = scores.shape
+    blocks, highest = length // _BLOCK, scores
     if blocks > 2 * k:
         # `k` blocks have a score as high as the k-th best of their highest ones: what is lower is not looked at.
-        highest = scores[: blocks * _BLOCK].reshape(_BLOCK, blocks).max(axis=0)
-        least = float(np.partition(highest, blocks - k)[blocks - k])
-    chosen = np.flatnonzero(scores >= least if least > 0.0 else scores)
-    found = scores[chosen]
-    if len(chosen) > k:
-        kept = found >= np.partition(found, len(found) - k)[len(found) - k]
-        chosen, found = chosen[kept], found[kept]
-    return chosen[np.argsort(-found, kind="stable")[:k]]
+        highest = scores[:, : blocks * _BLOCK].reshape(count, _BLOCK, blocks).max(axis=1)
+    least = np.partition(highest, -k, axis=1)[:, -k, None] if highest.shape[1] > k else _TINY
+    chosen = np.flatnonzero(scores >= np.maximum(least, _TINY))
+    found = -scores.reshape(-1)[chosen]
+    if count == 1:
+        return np.zeros_like(chosen), chosen[np.argsort(found, kind="stable")]
+    rows = chosen // length
+    order = np.lexsort((found, rows))
+    return rows[order], chosen[order] - rows[order] * length
 
 
 @dataclass(eq=False)
@@ -233,17 +237,13 @@ class _Matrix:
     starts: NDArray[np.int32]
     idf: NDArray[np.float32]
     bm25: Any = None
-    _positions: dict[str, int] = field(init=False)
     _names: NDArray[Any] = field(init=False)
     _rarity: list[float] = field(init=False)
-    _masks: OrderedDict[frozenset[str], NDArray[np.int64]] = field(init=False)
 
     def __post_init__(self) -> None:
         import numpy as np
 
-        self._positions = {id_: position for position, id_ in enumerate(self.ids)}
         self._names, self._rarity = np.array(self.ids, dtype=object), self.idf.tolist()
-        self._masks = OrderedDict()
 
     @classmethod
     def build(cls, documents: Sequence[Document]) -> _Matrix:
@@ -300,40 +300,51 @@ class _Matrix:
         return words
 
     def search(
-        self, weights: Mapping[str, float], k: int, within: frozenset[str] | None, counting: bool = True
-    ) -> Hits:
-        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms a document holds."""
+        self, queries: Sequence[Mapping[str, float]], k: int, within: frozenset[str] | None, counting: bool
+    ) -> list[Hits]:
+        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms a document holds. Each
+        query has a row of sums of its own, and all are added up at once."""
         import numpy as np
 
-        columns = self.columns
-        asked = [term for term, weight in weights.items() if weight > 0.0 and term in columns]
+        columns, count = self.columns, len(self.ids)
+        asked = [
+            (number * count, column, weight)
+            for number, weights in enumerate(queries)
+            for term, weight in weights.items()
+            if weight > 0.0 and (column := columns.get(term)) is not None
+        ]
         if k <= 0 or not asked or (within is not None and not within):
-            return Hits({}, {})
-        at, weighed = np.array([columns[term] for term in asked]), np.array([weights[term] for term in asked])
+            return [Hits({}, {})] * len(queries)
+        first, at, weighed = map(np.array, zip(*asked, strict=True))
         begin, end = self.starts[at], self.starts[at + 1]
         lengths = end - begin
         spans = [slice(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]
-        rows = np.concatenate([self.rows[span] for span in spans])
-        parts = np.concatenate([self.data[span] for span in spans]) * np.repeat(weighed, lengths)
-        total = np.bincount(rows, parts, minlength=len(self.ids))
+        rows = np.concatenate([self.rows[span] for span in spans], dtype=np.intp)
+        if len(queries) > 1:
+            rows += np.repeat(first, lengths)
+        parts = np.concatenate([self.data[span] for span in spans], dtype=np.float64)
+        parts *= np.repeat(weighed, lengths)
+        totals = np.bincount(rows, parts, minlength=len(queries) * count).reshape(len(queries), count)
+        matches = totals
+        if counting:
+            parts = np.repeat(self.idf[at] * weighed, lengths)
+            matches = np.bincount(rows, parts, minlength=totals.size).reshape(totals.shape)
         positions = self._mask(within) if within is not None else None
-        best = _best(total, k) if positions is None else positions[_best(total[positions], k)]
-        ids = self._names[best].tolist()
-        scores = dict(zip(ids, total[best].tolist(), strict=True))
-        if not counting:
-            return Hits(scores, {})
-        matched = np.bincount(rows, np.repeat(self.idf[at] * weighed, lengths), minlength=len(self.ids))
-        return Hits(scores, dict(zip(ids, matched[best].tolist(), strict=True)))
+        row, best = _best(totals if positions is None else totals[:, positions], k)
+        best = best if positions is None else positions[best]
+        ids, scores, matched = self._names[best].tolist(), totals[row, best].tolist(), matches[row, best].tolist()
+        found = []
+        cuts = np.searchsorted(row, np.arange(len(queries) + 1)).tolist()
+        for begins, ends in itertools.pairwise(cuts):
+            kept = slice(begins, min(ends, begins + k))
+            counted = dict(zip(ids[kept], matched[kept], strict=True)) if counting else {}
+            found.append(Hits(dict(zip(ids[kept], scores[kept], strict=True)), counted))
+        return found
 
-    def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
-        """Return rows of the permitted documents, in id order. Kept for the sets seen last."""
+    @cached_property
+    def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
+        """Rows of the permitted documents, in id order. Kept for the sets seen last."""
         import numpy as np
 
-        known = self._masks.get(within)
-        if known is None:
-            rows = sorted(self._positions[id_] for id_ in within if id_ in self._positions)
-            known = np.array(rows, dtype=np.int64)
-            self._masks[within] = known
-            while len(self._masks) > _MASKS:
-                self._masks.popitem(last=False)
-        return known
+        at = {id_: row for row, id_ in enumerate(self.ids)}
+        return lru_cache(_MASKS)(lambda within: np.array(sorted(at[id_] for id_ in within if id_ in at), np.int64))

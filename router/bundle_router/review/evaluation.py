@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import Judgement, judge
+from bundle_router.core.search.trials import mean, ndcg
 
 NOWHERE: Final = "-"
 """Stands for the workflow, role and step of a row that says none."""
@@ -42,14 +42,6 @@ def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
     """Share of what is needed among the first `k`. 0 where nothing is needed."""
     wanted = set(gold)
     return len(set(ranked[:k]) & wanted) / len(wanted) if wanted else 0.0
-
-
-def ndcg(ranked: Sequence[str], gold: Collection[str], k: int = 10) -> float:
-    """Return normalised discounted cumulative gain of the first `k`, every needed id being worth the same."""
-    wanted = set(gold)
-    ideal = sum(1.0 / math.log2(rank + 2) for rank in range(min(k, len(wanted))))
-    found = sum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:k]) if id_ in wanted)
-    return found / ideal if ideal else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
@@ -91,12 +83,6 @@ def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -
         wrong += tied.count(False) / len(tied) * counted
         left -= counted
     return wrong / number
-
-
-def mean(values: Iterable[float]) -> float:
-    """0 for no values."""
-    every = list(values)
-    return sum(every) / len(every) if every else 0.0
 
 
 # --- labelled sets -------------------------------------------------------------------------------------------------

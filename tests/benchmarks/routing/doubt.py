@@ -29,7 +29,8 @@ from bundle_router.core.models.evidence import fit_logistic
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.sufficiency import judge
-from bundle_router.review.evaluation import auroc, mean
+from bundle_router.core.search.trials import mean
+from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.calibration import FEATURES
 
 from tests.benchmarks.routing import goals, routing_data

@@ -39,7 +39,8 @@ from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search  # n
 from bundle_router.core.search.recall import Recollection  # noqa: E402
 from bundle_router.core.search.request import Request, marks_of  # noqa: E402
 from bundle_router.core.search.text import Analyzer  # noqa: E402
-from bundle_router.review.evaluation import auroc, mean, ndcg, recall, reciprocal_rank  # noqa: E402
+from bundle_router.core.search.trials import mean, ndcg  # noqa: E402
+from bundle_router.review.evaluation import auroc, recall, reciprocal_rank  # noqa: E402
 
 from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402

@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.core.search.documents import Standing
 from bundle_router.core.search.request import Request
-from bundle_router.review.evaluation import mean, ndcg, recall
+from bundle_router.core.search.trials import mean, ndcg
+from bundle_router.review.evaluation import recall
 
 from tests.benchmarks.routing import routing_data
 from tests.benchmarks.routing.run import make_search

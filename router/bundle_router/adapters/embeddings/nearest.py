@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.search.index import NearDocument, Space
@@ -49,8 +48,6 @@ class DenseVectors:
 class _Matrix:
     ids: list[str]
     rows: NDArray[np.float32]
-    _masks: OrderedDict[frozenset[str], NDArray[np.int64]] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, by_id: Mapping[str, Sequence[float]], dimension: int) -> _Matrix:
@@ -76,19 +73,13 @@ class _Matrix:
         values = cosines[chosen].astype(np.float64).round(DIGITS).tolist()
         return [NearDocument(self.ids[row], value) for row, value in zip(where.tolist(), values, strict=True)]
 
-    def _mask(self, within: frozenset[str]) -> NDArray[np.int64]:
-        """Return rows of the permitted documents, in id order. Kept for the sets seen last."""
+    @cached_property
+    def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
+        """Rows of the permitted documents, in id order. Kept for the sets seen last."""
         import numpy as np
 
-        with self._lock:
-            known = self._masks.get(within)
-        if known is None:
-            known = np.array([row for row, id_ in enumerate(self.ids) if id_ in within], dtype=np.int64)
-            with self._lock:
-                self._masks[within] = known
-                while len(self._masks) > _MASKS:
-                    self._masks.popitem(last=False)
-        return known
+        ids = self.ids
+        return lru_cache(_MASKS)(lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64))
 
 
 def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:

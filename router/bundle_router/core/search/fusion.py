@@ -56,8 +56,10 @@ def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> 
 
 
 def blend(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
-    ids = first.keys() | second.keys()
-    return {id_: share * first.get(id_, 0.0) + (1.0 - share) * second.get(id_, 0.0) for id_ in ids}
+    total, rest = {id_: share * score for id_, score in first.items()}, 1.0 - share
+    for id_, score in second.items():
+        total[id_] = total.get(id_, 0.0) + rest * score
+    return total
 
 
 def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:

@@ -81,14 +81,14 @@ class Index(Protocol):
     def search(
         self,
         collection: Collection,
-        weights: Mapping[str, float],
+        queries: Sequence[Mapping[str, float]],
         *,
         k: int,
         within: frozenset[str] | None = None,
         counting: bool = True,
-    ) -> Hits:
-        """Return the best `k` documents for the weighted query terms, among `within` where it is given; `counting`:
-        with what they matched."""
+    ) -> Sequence[Hits]:
+        """Return the best `k` documents for the weighted terms of each query, among `within` where it is given;
+        `counting`: with what they matched."""
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
         """Return how rare each term is among the collection's documents (an idf, ≥ 0); unseen terms are rarest."""
@@ -97,8 +97,8 @@ class Index(Protocol):
         """At most two words of the collection that a misspelt one may stand for, the commonest first: one letter apart
         (missing, added, another, or two that changed places)."""
 
-    def knows(self, collection: Collection, term: str) -> bool:
-        """Return whether any document of the collection holds the term."""
+    def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
+        """Return those of the terms that any document of the collection holds, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bundle_router.core.search.fusion import best_is_one, blend
 from bundle_router.core.search.index import Collection, Hits, Index
-from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms
+from bundle_router.core.search.text import Analyzer, Terms
 from bundle_router.core.search.weights import Weights
 
 
@@ -21,8 +21,9 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class RankingPass:
-    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind.
-    `known` and `asked`: weight × rarity, summed, of the request's words that any bundle holds, and of all."""
+    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind. Of a whole
+    request also what its best documents matched, and `known` and `asked`: weight × rarity, summed, of the request's
+    words that any bundle holds, and of all."""
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
@@ -31,8 +32,8 @@ class RankingPass:
     strength: float
     tool_strength: float
     matched: Mapping[str, float]
-    known: float
-    asked: float
+    known: float = 0.0
+    asked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,63 +51,71 @@ class Passes:
         """Return how much a text asks for: its words' weight × rarity, summed."""
         return self._mass("bundles", terms.stems, self.analyzer.weigh(terms, self.weights.bundle_scale))
 
-    def of(
-        self, terms: Terms, scope: SearchScope, tools: bool, *, hints: Terms = NO_TERMS, need: float | None = None
-    ) -> RankingPass:
-        """Return the ranking of a whole request, of which what its best documents hold is counted, and `need` (an
-        exponent) says how much of it they have to cover; or, without `need`, of one of its wishes."""
-        w, analyzer, whole = self.weights, self.analyzer, need is not None
-        for_bundles = analyzer.weigh(terms, w.bundle_scale)
+    def of(self, terms: Terms, scope: SearchScope, tools: bool, hints: Terms, need: float) -> RankingPass:
+        """Return the ranking of a whole request, of which what its best documents hold is counted; `need` (an exponent)
+        says how much of it they have to cover."""
+        w, analyzer = self.weights, self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
-        own, own_tools = self._held("bundles", terms), self._held(among, terms)
-        known = self._mass("bundles", own, for_bundles) if whole else 0.0
-        asked = self._mass("bundles", terms.stems, for_bundles) if whole else 0.0
-        known_tools = self._mass(among, own_tools, for_bundles) if need else 0.0
+        for_bundles = analyzer.weigh(terms, w.bundle_scale)
+        asked = self._mass("bundles", terms.stems, for_bundles)
+        own, own_tools = self.index.known("bundles", terms.stems), self.index.known(among, terms.stems)
+        known, known_tools = self._mass("bundles", own, for_bundles), self._mass(among, own_tools, for_bundles)
         for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
-        texts = self._search("bundles", for_bundles, (need, known), scope.bundles)
+        texts = self._covering("bundles", for_bundles, known, need, scope.bundles)
+        hits = self._covering(among, for_bundles, known_tools, need, scope.tools)
+        found = None
+        if tools:
+            for_tools = analyzer.weigh(terms, w.tool_scale)
+            known_tools = self._mass(among, own_tools, for_tools)
+            found = self._covering(among, for_tools, known_tools, need, scope.tools).scores
+        return replace(self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked)
+
+    def of_wishes(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
+        """Return the rankings of a request's wishes, each by itself."""
+        w, index, k = self.weights, self.index, self.weights.clause_depth
+        among: Collection = self.ranks_tools if tools else "tools"
+        asked = [self.analyzer.weigh(terms, w.bundle_scale) for terms in wishes]
+        texts = index.search("bundles", asked, k=k, within=scope.bundles, counting=False)
+        hits = index.search(among, asked, k=k, within=scope.tools, counting=False)
+        found: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
+        if tools:
+            asked = [self.analyzer.weigh(terms, w.tool_scale) for terms in wishes]
+            found = [row.scores for row in index.search(among, asked, k=k, within=scope.tools, counting=False)]
+        held = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
+        return [self._fused(*row, scope) for row in zip(texts, hits, found, held, strict=True)]
+
+    def _fused(
+        self, texts: Hits, hits: Hits, found: Mapping[str, float] | None, held: tuple[int, int], scope: SearchScope
+    ) -> RankingPass:
+        """Return bundles by their own text and by their best tool, each as far as it holds the request's words (`held`:
+        how many of them the texts know, and the tools), and the tools that were found for themselves."""
         best: dict[str, float] = {}
         matched = {**texts.matched}
-        hits = self._search(among, for_bundles, (need, known_tools), scope.tools)
         for tool, score in hits.scores.items():
             for bundle in self.bundles_of.get(tool, ()):
                 if score > best.get(bundle, 0.0) and (scope.bundles is None or bundle in scope.bundles):
                     best[bundle] = score
-                    matched[bundle] = max(matched.get(bundle, 0.0), hits.matched.get(tool, 0.0))
+                    if hits.matched:
+                        matched[bundle] = max(matched.get(bundle, 0.0), hits.matched[tool])
         by_text, by_tool = best_is_one(texts.scores), best_is_one(best)
-        found: Mapping[str, float] = {}
-        tool_strength = max(best.values(), default=0.0)
-        if tools:
-            for_tools = analyzer.weigh(terms, w.tool_scale)
-            known_tools = self._mass(among, own_tools, for_tools) if need else 0.0
-            hits = self._search(among, for_tools, (need, known_tools), scope.tools)
-            found = best_is_one(hits.scores)
-            tool_strength = max(hits.scores.values(), default=0.0)
+        share = self.weights.text_share
+        of_text, of_tool = share * held[0], (1.0 - share) * held[1]
+        both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else share)
         strength = max(texts.scores.values(), default=0.0)
-        of_text, of_tool = w.text_share * len(own), (1.0 - w.text_share) * len(own_tools)
-        both = blend(by_text, by_tool, of_text / (of_text + of_tool) if of_text + of_tool > 0.0 else w.text_share)
-        return RankingPass(both, found, by_text, by_tool, strength, tool_strength, matched, known, asked)
-
-    def _held(self, collection: Collection, terms: Terms) -> list[str]:
-        """Return the request's own words that any document of the collection holds."""
-        return [term for term in terms.stems if self.index.knows(collection, term)]
+        of_tools = max((best if found is None else found).values(), default=0.0)
+        return RankingPass(both, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched)
 
     def _mass(self, collection: Collection, stems: Sequence[str], weights: Mapping[str, float]) -> float:
         """Return the words' weight × rarity, summed."""
         rarity = self.index.rarity(collection, stems)
         return sum(weights[term] * rare for term, rare in zip(stems, rarity, strict=True))
 
-    def _search(
-        self,
-        collection: Collection,
-        weights: Mapping[str, float],
-        cover: tuple[float | None, float],
-        within: frozenset[str] | None,
+    def _covering(
+        self, of: Collection, weights: Mapping[str, float], known: float, need: float, within: frozenset[str] | None
     ) -> Hits:
-        """`cover`: how much of what is known the hits have to cover, and how much that is."""
-        need, known = cover
-        depth = self.weights.clause_depth if need is None else self.weights.depth
-        hits = self.index.search(collection, weights, k=depth, within=within, counting=need is not None)
+        """Return the hits, cut as far as they do not cover what is `known` of the request."""
+        hits = self.index.search(of, [weights], k=self.weights.depth, within=within)[0]
         if not need or known <= 0.0:
             return hits
         pairs = zip(hits.scores.items(), hits.matched.values(), strict=True)

@@ -19,9 +19,9 @@ Rules:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
@@ -94,10 +94,6 @@ class Search:
     vectors: Vectors | None = None
     understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Vectors of requests by their text, where these were known beforehand: for those that bring none."""
-    _members: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
-    _read_of: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def rank_bundles(
         self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
@@ -162,25 +158,26 @@ class Search:
                 owners.setdefault(tool, []).append(bundle)
         return {tool: tuple(sorted(bundles)) for tool, bundles in owners.items()}
 
-    def _read(self, tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return those of the tools that somebody read, and the bundles that hold one of them."""
-        known = self._read_of.get(tools)
-        if known is None:
-            read = tools - self.corpus.unread
-            known = (read, frozenset(bundle for tool in read for bundle in self._bundles_of.get(tool, ())))
-            if len(self._read_of) >= MAX_SCOPES:
-                self._read_of.clear()
-            self._read_of[tools] = known
-        return known
+    @cached_property
+    def _read(self) -> Callable[[frozenset[str]], tuple[frozenset[str], frozenset[str]]]:
+        """Those of some tools that somebody read, and the bundles that hold one of them. Kept, as `_tools_of` is: steps
+        ask with the same few sets."""
+        unread, owners = self.corpus.unread, self._bundles_of
+
+        @lru_cache(MAX_SCOPES)
+        def read(tools: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+            kept = tools - unread
+            return kept, frozenset(bundle for tool in kept for bundle in owners.get(tool, ()))
+
+        return read
+
+    @cached_property
+    def _tools_of(self) -> Callable[[frozenset[str]], frozenset[str]]:
+        members = self.corpus.members
+        return lru_cache(MAX_SCOPES)(lambda ids: frozenset(tool for id_ in ids for tool in members.get(id_, ())))
 
     def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> SearchScope:
-        if tools is None:
-            tools = self._members.get(bundles)
-        if tools is None:
-            tools = frozenset(tool for id_ in bundles for tool in self.corpus.members.get(id_, ()))
-            if len(self._members) >= MAX_SCOPES:
-                self._members.clear()
-            self._members[bundles] = tools
+        tools = self._tools_of(bundles) if tools is None else tools
         everyone = len(bundles) == len(self.corpus.members)
         return SearchScope(
             None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools
@@ -194,8 +191,9 @@ class Search:
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else NO_TERMS
         passes = self._passes
-        full = passes.of(terms, scope, tools, hints=hints, need=need)
-        parts = [passes.of(self._respelt(clause, tools), scope, tools) for clause in self.analyzer.clauses(wish)]
+        full = passes.of(terms, scope, tools, hints, need)
+        wishes = [self._respelt(clause, tools) for clause in self.analyzer.clauses(wish)]
+        parts = passes.of_wishes(wishes, scope, tools) if wishes else []
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -213,13 +211,14 @@ class Search:
     def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
         """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which
         words are known is for bundles a matter of what ranks these alone; `tools`: for tools."""
-        knows = self.index.knows
-        among: tuple[Collection, ...] = ("tools", self.corpus.ranks_tools) if tools else ("tools",)
+        among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
+        unknown = [stem for stem in terms.stems if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()]
+        for of in among:
+            unknown = [*{*unknown}.difference(self.index.known(of, unknown))]
         like = {
             stem: self.index.like("bundles", stem)
-            for stem in terms.stems
-            if not knows("bundles", stem) and not any(knows(of, stem) for of in among) and len(stem) >= MIN_RESPELT - 1
-            if stem.isascii() and stem.isalpha() and stem not in terms.named and stem not in terms.proper
+            for stem in unknown
+            if stem not in terms.named and stem not in terms.proper
         }
         guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
@@ -274,7 +273,7 @@ class Search:
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
         counts: dict[str, int] = {}
         kept: list[ScoredId] = []
-        for tool in self.index.search("unread", weights, k=self.weights.depth, within=permitted).scores:
+        for tool in self.index.search("unread", [weights], k=self.weights.depth, within=permitted)[0].scores:
             server = self.corpus.servers[tool]
             counts[server] = counts.get(server, 0) + 1
             if counts[server] <= self.weights.unread_quota:

@@ -12,9 +12,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -45,7 +45,6 @@ class Recollection:
     steps: tuple[PastText, ...]
     embedder: str
     pull: float
-    _scopes: dict[frozenset[str], frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, steps: Iterable[PastText], embedder: str, pull: float) -> Recollection:
@@ -70,17 +69,11 @@ class Recollection:
             shares[pair[1]] += self.pull * best[pair] / total
         return shares
 
-    def speaking(self, permitted: frozenset[str]) -> frozenset[str]:
-        """Return the keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
-        known = self._scopes.get(permitted)
-        if known is None:
-            known = frozenset(
-                key for key, steps in self._by_key.items() if any(not permitted.isdisjoint(s.ids) for s in steps)
-            )
-            if len(self._scopes) >= MAX_SCOPES:
-                self._scopes.clear()
-            self._scopes[permitted] = known
-        return known
+    @cached_property
+    def speaking(self) -> Callable[[frozenset[str]], frozenset[str]]:
+        """The keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
+        needed = {key: frozenset(id_ for step in steps for id_ in step.ids) for key, steps in self._by_key.items()}
+        return lru_cache(MAX_SCOPES)(lambda permitted: frozenset(k for k, ids in needed.items() if ids & permitted))
 
     def passages(self) -> tuple[Passage, ...]:
         """Return what is to be embedded."""

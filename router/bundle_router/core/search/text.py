@@ -50,8 +50,8 @@ _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 """Scripts written without spaces between words."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
 _CONJUNCTION: Final = re.compile(
-    r"\s*(?:,\s*(?:and\s+)?(?:then|also|finally|next|additionally|after that)\b|,\s+and\b|\band then\b|\band also\b"
-    r"|\bas well as\b|\bbefore\b|\bafter that\b|;)\s*",
+    r",\s*(?:and\s+)?(?:then|also|finally|next|additionally|after that)\b|,\s+and\b|;"
+    r"|\b(?:and (?:then|also)|as well as|before|after that)\b",
     re.IGNORECASE,
 )
 
@@ -115,9 +115,7 @@ def kinds_in(text: str) -> str:
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
     """Return the stop words of the language that words are of, unless that is English."""
     words = frozenset(found)
-    count, _, stop = max(
-        ((len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items()), default=(0, "", frozenset())
-    )
+    count, _, stop = max((len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items())
     return stop if count >= 2 and count > len(words & STOP_WORDS) else frozenset()
 
 
@@ -184,13 +182,14 @@ class Analyzer:
         stems = [one for one in kept if one not in foreign] if foreign else kept
         pairs = dict.fromkeys(itertools.pairwise(stems))
         parts = text.split()
-        names = [part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])]
-        proper = frozenset(stem(word) for word in words(" ".join(_PROPER.findall(text))))
-        others = [part for part in parts if part.isalpha() or not _NAME.search(part[:MAX_NAME])] if names else ()
-        named = {*self.stems(" ".join(names), limit=limit)} - {*self.stems(" ".join(others), limit=limit)}
+        names = {part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])}
+        proper = frozenset(map(stem, words(" ".join(_PROPER.findall(text)))))
+        named = frozenset(self.stems(" ".join([one for one in parts if one in names]), limit=limit) if names else ())
+        if named:
+            named -= {*self.stems(" ".join([one for one in parts if one not in names]), limit=limit)}
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
         plain = tuple(dict.fromkeys((*stems, *kinds)))
-        return Terms(plain, tuple(pairs), frozenset(named.difference(kinds)), proper)
+        return Terms(plain, tuple(pairs), named.difference(kinds), proper)
 
     def clauses(self, text: str) -> list[Terms]:
         """Return the wishes of a request of several, each of two terms at least; the first `MAX_CLAUSES`."""

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,9 +62,13 @@ class Trial:
 
 def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
     """Of one ranking: nDCG@10, equal scores by id."""
-    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]
-    found = math.fsum(1.0 / math.log2(rank + 2) for rank, (id_, _) in enumerate(ranked) if id_ in ids)
-    ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len(ids))))
+    return ndcg([id_ for id_, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]], ids)
+
+
+def ndcg(ranked: Sequence[str], gold: Collection[str]) -> float:
+    """Return normalised discounted cumulative gain of the first ten, every needed id being worth the same."""
+    found = math.fsum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:DEPTH]) if id_ in gold)
+    ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len({*gold}))))
     return found / ideal if ideal > 0.0 else 0.0
 
 
@@ -99,5 +103,7 @@ def chosen(trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps:
     return trials[best]
 
 
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
+def mean(values: Iterable[float]) -> float:
+    """0 for no values."""
+    every = list(values)
+    return math.fsum(every) / len(every) if every else 0.0

@@ -22,7 +22,8 @@ from bundle_router.core.search.memory import Label, Memory, bounded, count_featu
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request
-from bundle_router.review.evaluation import mean, reciprocal_rank
+from bundle_router.core.search.trials import mean
+from bundle_router.review.evaluation import reciprocal_rank
 from bundle_router.review.learning.labels import LabelledStep
 
 HELD_BACK: Final = 0.25
