@@ -35,5 +35,15 @@ def test_the_tokens_of_each_meta_tool_are_those_counted(name: str, count: Any) -
     assert meta_tokens((name,)) == count(json.dumps(definition, separators=(",", ":")))
 
 
+@pytest.mark.parametrize(
+    ("name", "described"),
+    [("read_artifact", {"offset", "limit"}), ("search_artifact", {"pattern", "context"})],
+)
+def test_what_the_name_of_an_argument_does_not_say_its_description_says(name: str, described: set[str]) -> None:
+    (definition,) = meta_definitions((name,), "mcp")
+    fields = definition["inputSchema"]["properties"]
+    assert {field for field, schema in fields.items() if schema.get("description")} == described
+
+
 def test_all_meta_tools_together_stay_small() -> None:
     assert meta_tokens(NAMES) <= 320

@@ -22,20 +22,29 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 _DEFINITIONS: Final = MappingProxyType(
     {
-        "search_tools": (
-            "Find more tools by what they do, or by name: select:a,b",
-            _object(("query",), query=_TEXT, limit=_NUMBER),
-        ),
-        "list_tools": ("List bundles, or the tools of one", _object((), bundle=_TEXT)),
-        "get_tool_details": ("A tool's full description and schema", _object(("name",), name=_TEXT)),
-        "call_tool": ("Call any tool by name", _object(("name",), name=_TEXT, arguments={"type": "object"})),
+        "search_tools": ("Find tools by words, or select:a,b", _object(("query",), query=_TEXT, limit=_NUMBER)),
+        "list_tools": ("List bundles or one's tools", _object((), bundle=_TEXT)),
+        "get_tool_details": ("A tool's schema", _object(("name",), name=_TEXT)),
+        "call_tool": ("Call any tool", _object(("name",), name=_TEXT, arguments={"type": "object"})),
         "read_artifact": (
-            "Read part of a stored result",
-            _object(("uri",), uri=_TEXT, offset=_NUMBER, limit=_NUMBER, unit={"enum": ["chars", "lines", "bytes"]}),
+            "Read an artifact",
+            _object(
+                ("uri",),
+                uri=_TEXT,
+                offset={**_NUMBER, "description": "negative: from the end"},
+                limit={**_NUMBER, "description": "units at most"},
+                unit={"enum": ["chars", "lines", "bytes"]},
+            ),
         ),
         "search_artifact": (
-            "Find lines in a stored result; jmespath:… queries JSON",
-            _object(("uri", "pattern"), uri=_TEXT, pattern=_TEXT, regex={"type": "boolean"}, context=_NUMBER),
+            "Search an artifact",
+            _object(
+                ("uri", "pattern"),
+                uri=_TEXT,
+                pattern={**_TEXT, "description": "text or jmespath:query"},
+                regex={"type": "boolean"},
+                context={**_NUMBER, "description": "lines around"},
+            ),
         ),
         "execute": (
             "Run a Python program that calls tools: r = await name(argument=...); print(...)",
@@ -61,17 +70,7 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
 
 
-_TOKENS: Final = MappingProxyType(
-    {
-        "search_tools": 56,
-        "list_tools": 38,
-        "get_tool_details": 43,
-        "call_tool": 46,
-        "read_artifact": 65,
-        "search_artifact": 72,
-        "execute": 52,
-    }
-)
+_TOKENS: Final = MappingProxyType(dict(zip(_DEFINITIONS, (50, 36, 40, 44, 76, 74, 52), strict=True)))
 """cl100k_base, OpenAI form; a test counts them again."""
 
 
