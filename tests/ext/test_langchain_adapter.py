@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -20,6 +21,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
+from langsmith import tracing_context
 
 from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, check, opened, records, step, sub_step
 
@@ -123,6 +125,20 @@ def test_each_turn_of_a_conversation_is_a_decision(tmp_path: Path) -> None:
         for said in ("one", "two"):
             agent.invoke({"messages": [("user", said)]}, THREAD)
     assert [record["step"]["goal"] for record in records(tmp_path)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_turn_is_handed_to_threads_only_where_somebody_traces_it(tmp_path: Path, traced: bool) -> None:
+    """LangSmith's wrapper gives what is a coroutine function to a thread, twice a call. The graph has one node of ours,
+    which is entered once an agent: a node a turn costs as much as the turn."""
+    with opened(tmp_path, Notebook()) as router, tracing_context(enabled=traced):
+        routed = RoutedTools(router, step())
+        agent: Any = create_agent(played((), Seen()), middleware=[routed])
+    assert [inspect.iscoroutinefunction(hook) for hook in (routed.awrap_model_call, routed.awrap_tool_call)] == [
+        traced,
+        traced,
+    ]
+    assert set(agent.nodes) == {"__start__", "model", "tools", "RoutedTools.before_agent"}
 
 
 class Fan(TypedDict):

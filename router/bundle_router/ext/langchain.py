@@ -10,9 +10,10 @@ is decided once. Agents that a graph runs side by side are branches of the run. 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
 from typing import Annotated, Any, NotRequired
 
-from bundle_router.core.models import Step
+from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
@@ -26,6 +27,7 @@ with needs_extra("the adapter for LangChain", "langchain"):
     from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.runtime import Runtime
     from langgraph.types import Command
+    from langsmith.utils import tracing_is_enabled
 
 
 class RoutedState(AgentState[Any]):
@@ -47,16 +49,22 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     def __init__(self, router: Router, step: Step | StepOf) -> None:
         super().__init__()
         self._router, self._step = router, step
-        self._open: dict[tuple[str, str], StepTools] = {}
+        # An agent's list is kept while it goes on; what is dropped, or what another process began, is asked for again.
+        self._opened = lru_cache(500)(partial(StepTools, router))
+        if not tracing_is_enabled():
+            # For LangSmith's sake a hook that is a coroutine function is handed to two threads, also where nobody
+            # traces. One that only returns its coroutine is not; where somebody traces, its span would end at once.
+            model, tool = self.awrap_model_call, self.awrap_tool_call
+            vars(self).update(
+                awrap_model_call=lambda request, handler: model(request, handler),
+                awrap_tool_call=lambda request, handler: tool(request, handler),
+            )
 
     def before_agent(self, state: RoutedState, runtime: Runtime[Any]) -> dict[str, Any]:
-        return self._begun(StepTools.route_sync(self._router, self._asked(state, runtime)))
+        return _begun(self._router.route_sync(self._asked(state, runtime)))
 
     async def abefore_agent(self, state: RoutedState, runtime: Runtime[Any]) -> dict[str, Any]:
-        return self._begun(await StepTools.route(self._router, self._asked(state, runtime)))
-
-    def after_agent(self, state: RoutedState, runtime: Runtime[Any]) -> None:
-        self._open.pop(_place(state), None)
+        return _begun(await self._router.route(self._asked(state, runtime)))
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -93,19 +101,14 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         branch = step.branch or info.checkpoint_ns.rpartition("|")[0][-200:]
         return step_key(step.model_copy(update={"branch": branch}), info.thread_id, info.checkpoint_ns, info.task_id)
 
-    def _begun(self, tools: StepTools) -> dict[str, Any]:
-        self._open[tools.run_id, tools.decision_id] = tools
-        return {"routed": (tools.run_id, tools.decision_id)}
-
     def _tools(self, state: Any) -> StepTools:
         """Return the tools of an agent's decision, also where another process began it."""
-        run_id, decision_id = _place(state)
-        return self._open.setdefault((run_id, decision_id), StepTools(self._router, run_id, decision_id))
+        run_id, decision_id = state["routed"]
+        return self._opened(run_id, decision_id)
 
 
-def _place(state: Any) -> tuple[str, str]:
-    run_id, decision_id = state["routed"]
-    return run_id, decision_id
+def _begun(decision: Decision) -> dict[str, Any]:
+    return {"routed": (decision.run_id, decision.decision_id)}
 
 
 def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
