@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -25,3 +27,10 @@ def test_every_field_has_a_description(value: type) -> None:
     }
     named = {one.name for one in fields(value)} if is_dataclass(value) else set(Step.model_fields)
     assert named - described == set()
+
+
+@pytest.mark.parametrize("first", ["", "Step(run_id='r', workflow='w', role='r', step='s');"])
+def test_the_signature_of_a_step_names_its_fields_before_and_after_the_first_use(first: str) -> None:
+    program = f"import inspect; from bundle_router import Step; {first} print(list(inspect.signature(Step).parameters))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said == f"{list(Step.model_fields)}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
@@ -25,6 +25,14 @@ MAX_LABEL: Final = 200
 MAX_LABEL_TEXT: Final = 4_096
 
 
+class _FieldSignature:
+    """Gives `inspect` and `help` the fields of a form, which pydantic does once the form was used."""
+
+    def __get__(self, instance: object, owner: type[BaseModel]) -> object:
+        owner.model_rebuild()
+        return owner.__signature__
+
+
 class Given(Frozen):
     """Base of what an engine's code makes. What is wrong with it is said in a sentence; JSON is read as by `Frozen`."""
 
@@ -40,6 +48,8 @@ class Given(Frozen):
 
                 raise InvalidStep(f"{type(self).__name__}(…): {sentences(wrong, type(self))}") from None
 
+        __signature__ = _FieldSignature()
+        __init__.__wrapped__ = lambda self, **values: None  # for `inspect`: pydantic puts the fields in their place
         __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
 
 
