@@ -212,3 +212,19 @@ if __name__ == "__main__":
     with TemporaryDirectory() as folder:
         recorded = fit(Site(Path(folder))).serve_all(lambda router, _: played(router, bundle_router.Step, sync=False))
     RECORDED.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"run_id": "r", "gaol": "x"}, ("workflow: Field required", "gaol: Extra inputs", "it takes run_id, workflow")),
+        ({"constraints": "none"}, ("constraints: Input should be a valid tuple",)),
+        ({"policy": {"alow": []}}, ("policy.alow: Extra inputs",)),
+    ],
+)
+def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(values: dict[str, Any], said: tuple[str, ...]) -> None:
+    with pytest.raises(client.InvalidStep) as wrong:
+        client.Step(**values)
+    assert isinstance(wrong.value, client.RequestError | ValueError)
+    assert "\n" not in str(wrong.value)
+    assert [part for part in said if part not in str(wrong.value)] == []

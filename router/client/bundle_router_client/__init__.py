@@ -2,6 +2,7 @@
 
 from bundle_router_client.errors import (
     CorruptRun,
+    InvalidStep,
     KeyConflict,
     RequestError,
     RouterError,
@@ -17,6 +18,7 @@ from bundle_router_client.values import Decision, Result, RunEnd, Step, StepPoli
 __all__ = [
     "CorruptRun",
     "Decision",
+    "InvalidStep",
     "KeyConflict",
     "RequestError",
     "Result",

@@ -25,6 +25,10 @@ class RequestError(RouterError):
     """The request is malformed or refused; nothing was done and nothing was written."""
 
 
+class InvalidStep(RequestError, ValueError):
+    """A `Step` can't be made of these values."""
+
+
 class UnknownRun(RequestError):
     """The service knows no run of that id, or it is another principal's."""
 

@@ -7,7 +7,8 @@ the calling thread.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -228,20 +229,20 @@ class Router:
     # --- the two drivers -------------------------------------------------------------------------------------------
 
     async def _ask(self, question: _Question[T]) -> T:
-        try:
+        with _told_unreachable():
             answer = await self._asynchronous.request(question.method, question.path, **question.sent)
-        except httpx.TransportError as error:
-            raise _unreachable(error) from error
         return question.answered(answer)
 
     def _ask_sync(self, question: _Question[T]) -> T:
-        try:
+        with _told_unreachable():
             answer = self._synchronous.request(question.method, question.path, **question.sent)
-        except httpx.TransportError as error:
-            raise _unreachable(error) from error
         return question.answered(answer)
 
 
-def _unreachable(error: httpx.TransportError) -> Unreachable:
-    what = f"the service did not answer: {type(error).__name__} {error}".rstrip()
-    return Unreachable(what, advice="see that it runs; with a key it is safe to ask again")
+@contextmanager
+def _told_unreachable() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        what = f"the service did not answer: {type(error).__name__} {error}".rstrip()
+        raise Unreachable(what, advice="see that it runs; with a key it is safe to ask again") from error

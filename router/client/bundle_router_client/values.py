@@ -4,15 +4,30 @@ comes back, and a word it does not know is taken as it is, so that a newer servi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bundle_router_client.errors import InvalidStep
 
 
 class Sent(BaseModel):
     """Base of what is sent: immutable, and a key that is misspelt is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, /, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as wrong:
+                rows = wrong.errors(include_url=False, include_input=False)
+                text = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in rows)
+                advice = f"it takes {', '.join(type(self).model_fields)}"
+                raise InvalidStep(f"{type(self).__name__}(…): {text} ({advice})") from None
+
+        __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
 
 
 class Received(BaseModel):
