@@ -187,7 +187,11 @@ def test_pins_that_were_edited_stop_the_router(project: Path) -> None:
 def test_check_names_tools_of_bundles_that_nobody_pinned(project: Path) -> None:
     path = project / "config" / "bundles.toml"
     path.write_text(path.read_text().replace('"mail.echo"', '"mail.echo", "mail.purge"'))
-    assert "not pinned: mail.purge" in run(project, "check").stdout
+    said = run(project, "check").stdout
+    assert "config/bundles.toml:" in said
+    assert "tools[1]: 'mail.purge' is none of the" in said
+    path.write_text(path.read_text().replace('"mail.purge"', '"mail.ehco"'))
+    assert "pinned tools (did you mean 'mail.echo'?)" in run(project, "check").stdout
     (project / "bundles" / "pins" / "mail.json").unlink()
     assert json_of(project, "check")["unpinned"] == ["github", "mail"]
 
@@ -197,7 +201,7 @@ def test_check_names_a_glob_that_covers_no_pinned_tool_beside_one_that_does(proj
     servers.write_text(servers.read_text().replace('"untrusted"', '"trusted"'))
     bundles.write_text(bundles.read_text().replace('"mail.echo"', '"mail.ec*", "mail.send_*"'))
     said = run(project, "check").stdout
-    assert "names 'mail.send_*', which covers none of the" in said
+    assert "tools[1]: 'mail.send_*' is none of the" in said
     assert "'mail.ec*'" not in said
 
 

@@ -33,6 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.config_files import content_file, read_config
+    from bundle_router.core.config.resolve import resolve
     from bundle_router.review.lint import check
     from bundle_router.review.lint.pins import pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
     bundles = _shown(project_folder(config) / "bundles")
-    problems += pin_problems(catalog, pins, str(bundles / "pins"))
+    problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
         problems += _stale_wrappers(catalog, pins, folder)
     asked = remote_servers(catalog, ()) if arguments.live else []

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.config.overlay import WrittenConfig
+from bundle_router.core.config.problem_report import Report
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, inspect
 from bundle_router.errors import Problem
-
-MAX_LISTED: Final = 10
 
 
 def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, ...]:
@@ -26,8 +25,9 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
     )
 
 
-def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Iterator[Problem]:
-    """Yield warnings and risks, by server. `folder` is where the pin files are, as messages name it."""
+def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, written: WrittenConfig) -> Iterator[Problem]:
+    """Yield warnings and risks, by server. `folder` is where the pin files are, as messages name it; `written` is what
+    the files say."""
     cards = catalog.cards.values()
     everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in cards)
     for name, known in pins.items():
@@ -40,27 +40,20 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str) -> Ite
                 f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool of it can be used"
             )
             yield Problem(file, 0, "origin", message, again, "warning", "pin-origin")
-        named = {tool for bundle in catalog.bundles.values() for tool in bundle.tools if tool.startswith(f"{name}.")}
-        missing = sorted(named - {f"{name}.{tool}" for tool in known.names})
-        if missing:
-            more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
-            message = f"bundles name tools that are not pinned: {', '.join(missing[:MAX_LISTED])}{more}"
-            yield Problem(file, 0, "tools", message, again, "warning", "unpinned-tool")
-        yield from _unmatched_globs(catalog, known, file)
+        yield from _unpinned(written, known, again)
         yield from _lights(known, file, everyone)
 
 
-def _unmatched_globs(catalog: Catalog, known: Pins, file: str) -> Iterator[Problem]:
-    """Yield globs of bundles that cover no tool that was reviewed, beside others that may."""
-    for bundle in catalog.bundles.values():
-        for glob in bundle.patterns:
-            server, _, short = glob.partition(".")
-            if server == known.server and not any(matches(short, tool) for tool in known.names):
-                message = (
-                    f"bundle {bundle.id!r} names {glob!r}, which covers none of the {len(known.names)} pinned tools"
-                )
-                hint = f"check its spelling, or review what is new: bundle-router pin {server}"
-                yield Problem(file, 0, "tools", message, hint, "warning", "unmatched-glob")
+def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Problem]:
+    """Yield where bundles name, or mean with a glob, what is none of a server's pinned tools."""
+    report, names = Report(()), [f"{known.server}.{tool}" for tool in known.names]
+    for entry in written.bundles.values():
+        for index, tool in enumerate(entry.value.tools):
+            if tool.startswith(f"{known.server}.") and not any(matches(tool, name) for name in names):
+                message = f"{tool!r} is none of the {len(names)} pinned tools"
+                hint, place = report.suggester.did_you_mean(tool, names) or again, (*entry.path, "tools", index)
+                report.add(entry.file, place, message, hint, level="warning", rule="unpinned-tool")
+    yield from report.problems()
 
 
 def _lights(known: Pins, file: str, everyone: Neighbourhood) -> Iterator[Problem]:
