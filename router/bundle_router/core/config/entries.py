@@ -181,6 +181,8 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
             part.pop(within[0], None)
         elif within and isinstance(part, list):
             del part[int(within[0]) :]
+            if not part:  # an empty list would be wrong as well
+                del table[bad]
         else:
             table.pop(bad, None)
         if bad in ("name", "description"):
@@ -194,9 +196,12 @@ def _name_of(item: Any) -> str:
 
 
 def _report(error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report) -> None:
-    for detail in error.errors(include_url=False):
+    found = [(detail, explain(detail, form, report.suggester)) for detail in error.errors(include_url=False)]
+    meant = {suggestion for _, (_, _, suggestion) in found}
+    for detail, (where, message, suggestion) in found:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
-        where, message, suggestion = explain(detail, form, report.suggester)
+        if detail["type"] == "missing" and f"did you mean {where[-1]!r}?" in meant:
+            continue  # it is there under another key, which is reported
         # The entry was validated alone: the index it had there (0) stands for the one it has in the file.
         report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)

@@ -74,6 +74,8 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind == "literal_error":
         choices = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")]
         hint = suggester.did_you_mean(value, choices) if isinstance(value, str) else ""
+        parts = [one for one in choices if isinstance(value, str) and len(value) > 2 and value.lower() in one]
+        hint = hint or (f"did you mean {parts[0]!r}?" if len(parts) == 1 else "")
         return path, f"must be one of {context['expected']}, not {describe(value)}", hint
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
