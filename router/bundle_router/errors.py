@@ -79,10 +79,10 @@ class ConfigError(RouterError):
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the config"
-        super().__init__(
-            "\n".join([head, *(f"  {p}" for p in self.problems)]),
-            advice="mend what is named above, then run `bundle-router check`",
-        )
+        advice = "mend what is named above, then run `bundle-router check`"
+        if any(p.message.startswith("unknown bundle") and not p.suggestion for p in self.problems):
+            advice += "; a bundle of your own tools is known with local=..., here --local NAME=module:TOOLS"
+        super().__init__("\n".join([head, *(f"  {p}" for p in self.problems)]), advice=advice)
 
 
 class RequestError(RouterError):

@@ -134,3 +134,12 @@ _entries = st.fixed_dictionaries(
 def test_whatever_stands_there_what_is_written_is_valid(servers: dict[str, Any]) -> None:
     found = import_clients(json.dumps({"mcpServers": servers}), "x.json")
     assert _errors(found.servers, found.bundles) == []
+
+
+def test_a_server_whose_tools_are_not_known_is_said_with_the_command_that_lists_them() -> None:
+    text = json.dumps({"mcpServers": {"a": {"command": "prog"}, "b": {"url": "https://b.example.com/mcp"}}})
+    said = [note for note in import_clients(text, "x.json").notes if "lists them" in note]
+    assert [note.partition("`")[2] for note in said] == [
+        "bundle-router pin --development a` lists them",
+        "bundle-router pin b` lists them",
+    ]

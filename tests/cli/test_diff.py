@@ -37,8 +37,8 @@ def test_a_widening_is_said_with_file_and_line_and_fails(two: Shell) -> None:
     said = two("diff", "old", "new", code=1).stdout.splitlines()
     assert said == [
         "widening (1)",
-        "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec (may stay from another "
-        "step; shown direct)  WRITES EXECUTES",
+        "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec (may be left there by "
+        "an earlier step of the run; shown direct)  WRITES EXECUTES",
         "    at any workflow · role reviewer · any step",
         "    because policy 'readers' changed (new/policy.toml:1)",
         "1 widening, 0 narrowing, 0 neutral; 18 addresses (3 kinds of workflow, 6 of role, 1 of step)",
@@ -69,6 +69,7 @@ def test_a_reason_allows_a_widening_and_is_kept_beside_the_config(two: Shell) ->
     said = two("diff", "old", "new", "--allow-widening", "reviewers run the tests since May").stdout
     assert "kept in new/changes.jsonl" in said
     (line,) = (two.folder / "new" / "changes.jsonl").read_text(encoding="utf-8").splitlines()
+    assert '"files"' not in line, "no file was edited with it"
     kept = json.loads(line)
     assert (kept["type"], kept["reason"]) == ("widening.allowed", "reviewers run the tests since May")
     assert kept["widening"][0].endswith("any × reviewer × any")

@@ -39,7 +39,9 @@ def run_mcp(runs: str) -> int:
         _show_run(decision, toolset, results)
         _show_images(runs, run_id, results)
         _show_change(folder / "config", runs, run_id, repository.root, servers[0])
-        survived = _trouble(folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
+        _pin(folder / "in-trouble", [trouble.server(), servers[0]])
+        where = (folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
+        survived = asyncio.run(trouble.survive(*where))
         _show_trouble(survived)
     left = _show_end(runs, run_id)
     good = all(row.admitted is not None for row in rows) and all(result.ok for result in results)
@@ -73,23 +75,20 @@ async def _run(
         for server in servers:
             for tool, call_arguments in server.calls:
                 name = f"{server.name}.{tool}"
-                if name in direct:
-                    results.append(await router.call(run_id, name, call_arguments))
-                else:
-                    results.append(
-                        await router.call(run_id, "call_tool", {"name": name, "arguments": dict(call_arguments)})
-                    )
+                through = ("call_tool", {"name": name, "arguments": dict(call_arguments)})
+                results.append(await router.call(run_id, *((name, call_arguments) if name in direct else through)))
     return decision, toolset, results
 
 
-def _trouble(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[trouble.FaultTrial]:
-    _pin(config, [trouble.server(), well])
-    return asyncio.run(trouble.survive(config, runs, run_id, workspace, well))
+def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    heading(title)
+    say()
+    table(columns, rows)
+    say()
 
 
 def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
-    heading(f"{len(servers)} real servers, started, reviewed and pinned (you would read this first: `pin`)")
-    say()
+    title = f"{len(servers)} real servers, started, reviewed and pinned (you would read this first: `pin`)"
     packages = {server.name: server.package for server in servers}
     lines = []
     for row in rows:
@@ -97,8 +96,7 @@ def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
         tokens = sum(tool.card.tokens for tool in tools)
         remark = row.error or ", ".join(light.tool for light in row.lights) or "-"
         lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", remark))
-    table(("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
-    say()
+    _show(title, ("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
 
 
 def _show_missing(missing: list[MissingServer]) -> None:
@@ -134,10 +132,9 @@ def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
         if a.width
     ]
     if rows:
-        heading(f"The images among it, one file each: {Path(runs, run_id, 'artifacts', 'sha256')}/<2 digits>/<sha256>")
-        say()
-        table(("from", "what it is", "bytes>", "sha256"), rows)
-        say()
+        where = Path(runs, run_id, "artifacts", "sha256")
+        title = f"The images among it, one file each: {where}/<2 digits>/<sha256>"
+        _show(title, ("from", "what it is", "bytes>", "sha256"), rows)
 
 
 def _line(result: Result) -> tuple[object, ...]:
@@ -171,20 +168,13 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
     with Router.open(config, runs=runs, workspace=workspace, development=True) as router:
         router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
         result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", call_arguments)
-    heading(f"The same call, where {server.name}.{tool} was approved with another description than it has")
-    say()
-    table(("call", "outcome", "ms>", "what came back"), [_line(result)])
-    say()
+    title = f"The same call, where {server.name}.{tool} was approved with another description than it has"
+    _show(title, ("call", "outcome", "ms>", "what came back"), [_line(result)])
 
 
 def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
-    heading("A server in trouble, and another that is called at the same time")
-    say()
-    table(
-        ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>"),
-        [_survived(row) for row in rows],
-    )
-    say()
+    columns = ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>")
+    _show("A server in trouble, and another that is called at the same time", columns, [_survived(r) for r in rows])
 
 
 def _survived(row: trouble.FaultTrial) -> tuple[object, ...]:

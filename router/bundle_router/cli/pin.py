@@ -65,9 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:
         say("no server of this config is elsewhere: there is nothing to pin")
-    elif (
-        not arguments.yes and not sys.stdin.isatty() and any(row.admitted is not None and not row.clean for row in rows)
-    ):
+    elif not (arguments.yes or sys.stdin.isatty() or all(row.admitted is None or row.clean for row in rows)):
         say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
     if written and not arguments.json and (only_routed := unpickable_line(catalog)):
         say(only_routed)

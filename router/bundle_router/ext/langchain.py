@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, TypeVar
 
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -36,8 +36,12 @@ class RoutedState(AgentState[Any]):
     routed: NotRequired[Annotated[tuple[str, str], PrivateStateAttr]]
 
 
+T = TypeVar("T")
 StepOf = Callable[[Any, Runtime[Any]], Step]
+Answer = ModelResponse[Any]
 Answered = ToolMessage | Command[Any]
+ModelHandler = Callable[[ModelRequest[Any]], T]
+ToolHandler = Callable[[ToolCallRequest], T]
 
 
 class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
@@ -66,26 +70,20 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     async def abefore_agent(self, state: RoutedState, runtime: Runtime[Any]) -> dict[str, Any]:
         return _begun(await self._router.route(self._asked(state, runtime)))
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: ModelHandler[Answer]) -> Answer:
         return handler(_shown(request, self._tools(request.state).toolset_sync()))
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: ModelHandler[Awaitable[Answer]]) -> Answer:
         return await handler(_shown(request, await self._tools(request.state).toolset()))
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answered]) -> Answered:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler[Answered]) -> Answered:
         if request.tool is not None:
             return handler(request)
         tools, call = self._tools(request.state), request.tool_call
         result = tools.call_sync(call["name"], call["args"], call["id"] or "")
         return _message(call, result, tools.pictures_sync(result))
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answered]]
-    ) -> Answered:
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: ToolHandler[Awaitable[Answered]]) -> Answered:
         if request.tool is not None:
             return await handler(request)
         tools, call = self._tools(request.state), request.tool_call

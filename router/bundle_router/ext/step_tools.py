@@ -68,11 +68,6 @@ class StepTools:
         """Route a step and return its tools."""
         return cls(router, step.run_id, (await router.route(step)).decision_id, form)
 
-    @classmethod
-    def route_sync(cls, router: Router, step: Step, form: Format = "openai") -> StepTools:
-        """As `route`, for loops without an event loop."""
-        return cls(router, step.run_id, router.route_sync(step).decision_id, form)
-
     async def toolset(self) -> Toolset:
         """Return the list as it is now (rule 3)."""
         if self._known is None:

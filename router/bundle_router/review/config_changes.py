@@ -48,7 +48,8 @@ class ConfigChange:
 
     def to_line(self) -> str:
         """Return the change as a line of JSON, with its end."""
-        return encode({"schema": SCHEMA, **asdict(self)}) + "\n"
+        values = asdict(self)
+        return encode({"schema": SCHEMA, **{key: values[key] for key in values if key != "files" or self.files}}) + "\n"
 
 
 _ADAPTER: Final = TypeAdapter(ConfigChange)

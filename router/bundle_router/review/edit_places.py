@@ -25,7 +25,7 @@ def edit_places(written: WrittenConfig) -> Places:
         if name not in positions:
             positions[name] = locate(entry.file.text)
         line = positions[name].line(path)
-        found[place] = f"{name}:{line}" if line else name
+        found[place] = f"{name}:{line}" if line and not name.startswith("local=") else name
     return found
 
 

@@ -59,7 +59,7 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
         texts["bundles.toml"] += f"[bundles.{json.dumps(server.bundle or name)}]\n" + "".join(
             f"{key} = {json.dumps(value)}\n" for key, value in rows.items()
         )
-    return [from_bytes(name, f"Router.open(local=…): {name}", text.encode(), "project") for name, text in texts.items()
+    return [from_bytes(name, f"local= or --local: {name}", text.encode(), "project") for name, text in texts.items()
             if declared]  # fmt: skip
 
 

@@ -98,15 +98,10 @@ class _Writing:
         lines = ['transport = "sse"', "legacy = true"] if sse else ['transport = "streamable-http"']
         lines.append(f"url = {toml_string(url)}")
         if cut:
-            self.note(
-                name, "its address held a credential, which was taken out: give it in a header, then switch it on"
-            )
+            how = "give it in a header, then switch it on"
+            self.note(name, f"its address held a credential, which was taken out: {how}")
         pairs = self._pairs(name, foreign, foreign.headers, "headers", _HEADER)
-        return [
-            *lines,
-            *self._rest(foreign, enabled=foreign.enabled and not cut),
-            *_table(f"servers.{name}.headers", pairs),
-        ]
+        return [*lines, *self._rest(foreign, off=bool(cut)), *_table(f"servers.{name}.headers", pairs)]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
         command, given = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
@@ -123,26 +118,19 @@ class _Writing:
             lines.append(f"args = [{', '.join(toml_string(arg) for arg in args)}]")
         if secret:
             where = ", ".join(str(index + 1) for index in secret)
-            self.note(
-                name,
-                f"argument {where} held a secret or a reference, which other users could read: it was taken out and "
-                "the server is switched off; pass it in env where the server can read it from there",
-            )
+            what = f"argument {where} held a secret or a reference, which other users could read: it was taken out"
+            how = "pass it in env where the server can read it from there"
+            self.note(name, f"{what} and the server is switched off; {how}")
         if (command, *given) != (foreign.command, *foreign.args):
-            self.note(
-                name, "the project's folder is '.' here, where servers are started: the folder that Router.open has"
-            )
+            where = "where servers are started: the folder that Router.open has"
+            self.note(name, f"the project's folder is '.' here, {where}")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
-        return [
-            *lines,
-            *self._rest(foreign, enabled=foreign.enabled and not secret),
-            *_table(f"servers.{name}.env", pairs),
-        ]
+        return [*lines, *self._rest(foreign, off=bool(secret)), *_table(f"servers.{name}.env", pairs)]
 
-    def _rest(self, foreign: ForeignServer, *, enabled: bool) -> list[str]:
+    def _rest(self, foreign: ForeignServer, *, off: bool) -> list[str]:
         lines = ['trust = "untrusted"']
-        if not enabled:
+        if off or not foreign.enabled:
             lines.append("enabled = false")
         exclude = sorted({tool for tool in foreign.exclude if TOOL_NAME.fullmatch(tool)})
         if exclude:
@@ -157,12 +145,8 @@ class _Writing:
         rows = []
         for label, value in pairs:
             path = f"{self.source} {foreign.path}.{key}.{label}"
-            if (
-                not form.fullmatch(label)
-                or not value.isprintable()
-                or len(value) > 2000
-                or (key == "headers" and not value)
-            ):
+            fits = form.fullmatch(label) and value.isprintable() and len(value) <= 2000
+            if not fits or (key == "headers" and not value):
                 self.note(name, f"{key} {label[:80]!a} can't be written here: left out")
             else:
                 rows.append((label, self.moving.referenced(name, label, value, path)))
@@ -179,9 +163,8 @@ class _Writing:
         self.bundles.add(id_)
         self.bundle_texts.append(bundle_text(name, named))
         if not named:
-            self.note(
-                name, f"its tools are not known, so its bundle is a comment: `bundle-router pin {name}` lists them"
-            )
+            how = f"`bundle-router pin {'' if foreign.url else '--development '}{name}` lists them"
+            self.note(name, f"its tools are not known, so its bundle is a comment: {how}")
         return None
 
     def done(self) -> ImportedServers:
