@@ -30,6 +30,17 @@ RECORD: dict[str, Any] = {
     "writer": "f9c51178aa481a99",
 }
 
+PLAIN: dict[str, Any] = {
+    **{name: value for name, value in RECORD.items() if isinstance(value, str)},
+    "attempt": 2,
+    "elapsed_ms": 1.5,
+    "joined": [],
+    "shaped": {"original_bytes": 14, "kept_bytes": 14, "rule": "whole", "flags": []},
+    "spent": {"calls": 3, "result_bytes": 14, "elapsed_ms": 1.5, "repeats": 0},
+}
+"""As most records of calls are: texts, numbers, and objects that the router made."""
+TEXTS = [PLAIN["arguments"], PLAIN["call_id"], PLAIN["key"], PLAIN["result"]]
+
 
 class Witness:
     """Passes on to the real redactor, and keeps what it was shown."""
@@ -52,20 +63,23 @@ class Witness:
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where the value holds text."""
-    if isinstance(value, str):
-        return [at]
+    if isinstance(value, str | int | float):
+        return [at] if isinstance(value, str) else []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return [place for name, item in items for place in places(item, (*at, name))]
 
 
 @given(
-    st.sampled_from(places(RECORD)),
+    st.sampled_from([(record, place) for record in (RECORD, PLAIN) for place in places(record) if place[0] in RECORD]),
     st.sampled_from((TOKEN, "correct horse/battery+staple", json.dumps({"password": "hunter2"}))),
     st.sampled_from(("{}", "x {}", "{} x", f"{DIGEST} {{}}", f'"input_digest":"{DIGEST}" {{}}', '\\"{}\\"')),
     st.booleans(),
 )
-def test_a_secret_is_found_wherever_it_stands(place: tuple[Any, ...], secret: str, form: str, escapes: bool) -> None:
-    record: Any = copy.deepcopy(RECORD)
+def test_a_secret_is_found_wherever_it_stands(
+    at: tuple[dict[str, Any], tuple[Any, ...]], secret: str, form: str, escapes: bool
+) -> None:
+    record: Any = copy.deepcopy(at[0])
+    place = at[1]
     if not escapes:  # one look at the whole text, instead of one at each value
         record |= {"arguments": "{}", "result": "fine"}
     inner = record
@@ -91,3 +105,18 @@ def test_what_the_router_itself_made_is_not_looked_at_and_stays() -> None:
     assert "not of our form" in witness.shown
     secret = "0123456789abcdef"  # which has the form of a writer
     assert secret not in encode_clean({"key": secret}, SecretRedactor({"VENDOR_KEY": secret}))
+
+
+def test_a_record_of_a_call_is_looked_at_once_text_by_text() -> None:
+    witness = Witness()
+    assert encode_clean(PLAIN, witness) == encode_record(PLAIN)
+    assert witness.shown == json.dumps(TEXTS)
+    others: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"catalog_revision": "main"}, "main"),
+        ({"artifacts": [{"uri": "artifact:x"}]}, "artifact:x"),
+        ({"facts": {"grants": ["env:X"]}}, "env:X"),
+    )
+    for more, text in others:
+        witness = Witness()
+        assert encode_clean(PLAIN | more, witness) == encode_record(PLAIN | more)
+        assert text in witness.shown

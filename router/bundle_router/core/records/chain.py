@@ -169,7 +169,7 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     text = encode_record(record)
     if redactor is None:
         return text
-    texts = _texts_of(record) if "step" not in record else []
+    texts = _texts_of(record)
     if redactor.redact_many(texts) is texts if texts else redactor.is_clean(_OWN_FIELD.sub('""', text)):
         return text
     rest = {
