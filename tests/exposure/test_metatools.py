@@ -579,7 +579,9 @@ def test_tools_that_leave_the_array_are_told_to_engine_reviewer_and_model(capsys
         show_records([told])
         assert "- hub.t08  (evicted: asked for before the last 24 that were" in capsys.readouterr().out
         guidance = router.tools_sync("r").guidance
-        assert "these left your tool list, which keeps the last 24 asked for: hub__t00, " in guidance
+        assert (
+            "these left your tool list for want of room; it keeps the last 24 asked for at most: hub__t00, " in guidance
+        )
         assert router.call_sync("r", "hub__t00", {}).ok
         assert router.tools_sync("r").guidance == guidance, "guidance stays as it is when a tool comes back"
         router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
@@ -595,6 +597,48 @@ def test_a_record_from_before_evicted_tools_were_told_replays_as_it_was() -> Non
         assert record["left_out"]
         assert replay(record, made).outcome == "identical"
         assert replay({**record, "left_out": []}, made).outcome == "identical"
+
+
+@pytest.mark.parametrize("bound", [{"max_tools": 3}, {"max_tokens": 30}], ids=str)
+def test_a_step_has_no_more_in_its_array_than_it_takes(
+    bound: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What joins is bounded as what is shown is, answers and records say what there was room for, and nothing that
+    joined goes before the step ends."""
+    made = many(12)
+
+    def array() -> list[str]:
+        return [tool.name for tool in router.tools_sync("r").active]
+
+    with opened(made) as router:
+        step = Step(run_id="r", workflow="w", role="r", step="all")
+        router.route_sync(step.model_copy(update=bound))
+        assert "Your tool list has room for 3 more at this step" in select(router, range(5))
+        assert array() == ["hub.t00", "hub.t01", "hub.t02"]
+        assert "has room for 0 more" in select(router, [6])
+        assert router.call_sync("r", "call_tool", {"name": "hub__t07", "arguments": {}}).joined == ()
+        assert router.call_sync("r", "get_tool_details", {"name": "hub__t08"}).joined == ()
+        assert array() == ["hub.t00", "hub.t01", "hub.t02"]
+
+        decision = router.route_sync(step)
+        assert (decision.exposure.tools, decision.exposure.tokens) == (3, 30)
+        assert "from now on" in select(router, range(3, 6))
+        decision = router.route_sync(step.model_copy(update=bound))
+        assert (decision.exposure.tools, decision.exposure.tokens) == (3, 30)
+        assert array() == ["hub.t03", "hub.t04", "hub.t05"], "what was asked for last"
+        assert [(row.id, row.code, row.tool) for row in decision.left_out] == [
+            ("hub", "over_budget", f"hub.t0{n}") for n in range(3)
+        ]
+        assert router.tools_sync("r").guidance.endswith("asked for at most: hub__t00, hub__t01, hub__t02.")
+        assert router.call_sync("r", "call_tool", {"name": "hub__t00", "arguments": {}}).ok
+        assert array() == ["hub.t03", "hub.t04", "hub.t05"], "nothing goes before the step ends"
+
+        record = [row for row in router.fakes.records("r") if row["type"] == "route.decided"][-1]
+        show_records([DecisionRecord.from_json(record)])
+        assert "- hub.t00  (over_budget: asked for before, and the step has no room" in capsys.readouterr().out
+        assert replay(record, made).outcome == "identical"
+        early = {**record, "left_out": [], "exposure": {**record["exposure"], "tools": 0, "tokens": 0}}
+        assert replay(early, made).outcome == "identical", "before what was asked for counted"
 
 
 def test_a_search_says_when_what_it_found_has_no_room_in_the_array() -> None:

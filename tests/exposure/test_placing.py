@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.decide.activation import apply, ask_for
+from bundle_router.core.decide.activation import Room, apply, ask_for
 from bundle_router.core.models import MODES, Activation, Mode
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.placing import ShownBundle, needs_ranking, place
@@ -117,7 +118,7 @@ def test_what_was_asked_for_joins_the_array_at_its_end() -> None:
 def test_the_steps_budget_holds_for_what_was_asked_for_too_and_the_latest_comes_first() -> None:
     catalog = catalog_of(bundle("far", TOOLS, "deferred"))
     asked = ask_for(ask_for(active("far"), "far", ["s.a", "s.b"]), "far", ["s.c"])
-    placement = place(catalog, held(catalog), asked, max_tokens=20)
+    placement = place(catalog, held(catalog), asked, room=Room(tokens=20))
     assert sum(row.tokens for row in placement.direct) <= 20
     assert "s.c" in names(placement)["direct"]
 
@@ -169,14 +170,14 @@ def test_every_permitted_tool_has_exactly_one_place_and_budgets_hold(data: st.Da
     activation = active(*(one.id for one in made))
     for one in made:
         activation = ask_for(activation, one.id, data.draw(st.lists(st.sampled_from(one.tools), max_size=3)))
-    limit = data.draw(st.none() | st.integers(0, 100))
+    room = Room(data.draw(st.just(inf) | st.integers(0, 6)), data.draw(st.just(inf) | st.integers(0, 100)))
     ranked = data.draw(st.permutations(TOOLS))
-    placement = place(catalog, held(catalog), activation, ranked=ranked, max_tokens=limit)
+    placement = place(catalog, held(catalog), activation, room=room, ranked=ranked)
     placed = [row.name for where in (placement.direct, placement.deferred, placement.meta) for row in where]
     assert sorted(placed) == sorted({tool for one in made for tool in one.tools})
-    if limit is not None:
-        assert sum(row.tokens for row in placement.direct) <= limit
+    assert len(placement.direct) <= room.tools
+    assert sum(row.tokens for row in placement.direct) <= room.tokens
     for one in made:
         mine = [row for row in placement.direct if row.bundle == one.id and row.name not in placement.activated]
         assert one.max_tokens is None or sum(row.tokens for row in mine) <= one.max_tokens
-    assert placement == place(catalog, held(catalog), activation, ranked=ranked, max_tokens=limit)
+    assert placement == place(catalog, held(catalog), activation, room=room, ranked=ranked)

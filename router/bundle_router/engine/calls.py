@@ -291,7 +291,7 @@ def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
         return ()
     companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
     activation = run.fold.activation(call.state.decided.branch)
-    return joined_after(activation, ((bundle.id, (call.tool, *companions)),))
+    return joined_after(call.state, activation, ((bundle.id, (call.tool, *companions)),))
 
 
 def _refusal(

@@ -145,7 +145,7 @@ async def answer(
             is_present = present is not None and present.decision.decision_id == state.decided.decision.decision_id
             joined: Joined = ()
             if request.joins and is_present:  # else the run has gone on to another step meanwhile
-                joined = joined_after(run.fold.activation(state.decided.branch), found.asked)
+                joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
             if is_present:
                 run.note_signed(state.decided.decision.decision_id, found.signed)
             outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)

@@ -364,11 +364,15 @@ class AdmittedCall:
     ready_ms: float = 0.0
 
 
-def joined_after(activation: Activation, asked: Iterable[tuple[str, Iterable[str]]]) -> Joined:
-    """Return what is new in an activation after tools of bundles were asked for."""
-    before = frozenset(_asked_for(activation))
+def joined_after(state: RunState, activation: Activation, asked: Iterable[tuple[str, Iterable[str]]]) -> Joined:
+    """Return what is new in an activation after tools of bundles were asked for, as far as the step has room. The
+    router's own tools, which have no card, take none."""
+    before, cards = frozenset(_asked_for(activation)), state.catalog.cards
     for bundle, tools in asked:
-        activation = sticky_set.ask_for(activation, bundle, tools)
+        new = [tool for tool in tools if (bundle, tool) not in before]
+        fitting = {card.name for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)}
+        fits = [tool for tool in new if tool in fitting or "." not in tool]
+        activation = sticky_set.ask_for(activation, bundle, fits)
     return tuple(pair for pair in _asked_for(activation) if pair not in before)
 
 
@@ -479,7 +483,8 @@ def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
         return ()
     activation = run.fold.activation(call.state.decided.branch)
     known = {tool for _, tool in _asked_for(activation)}
-    return tuple(pair for pair in joined_after(activation, ((call.bundle, READERS),)) if pair[1] not in known)
+    joined = joined_after(call.state, activation, ((call.bundle, READERS),))
+    return tuple(pair for pair in joined if pair[1] not in known)
 
 
 def _is_readable(blob: Blob) -> bool:

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.activation import room_in
+from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
-from bundle_router.core.tools.exposure.placing import ShownBundle, as_presented, is_named_in, needs_ranking, place
+from bundle_router.core.tools.exposure.placing import held_by, is_named_in, needs_ranking, place
 from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
@@ -86,6 +86,10 @@ class RunState:
         """The folder that local tools may work in, beneath the root; None where it is not open any more."""
         folder = relative_folder(self.root, self.step.workspace)
         return folder if folder is not None and self.limits.permits_folder(folder) else None
+
+    def room(self, activation: Activation) -> Room:
+        """Return what may join the array at this step, besides what the activation holds."""
+        return room_left(self.step, self.decided.decision, activation, self.catalog.cards)
 
     def exposed(self) -> Mapping[str, str]:
         """Return the tools that may be called now, each with the bundle that holds it."""
@@ -213,19 +217,15 @@ class Surface:
     def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
         """Return where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
         exposed = state.exposed()
-        verdicts = plan_for(self.catalog, state.step, state.facts.grants).verdicts
-        held = [
-            ShownBundle(
-                as_presented(bundle, chosen.mode),
-                tuple(tool for tool in verdicts.of(chosen.id, state.facts).tools if tool in exposed),
-            )
-            for chosen in state.decided.decision.bundles
-            if (bundle := self.catalog.bundle(chosen.id)) is not None
-        ]
+        facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
+        held = held_by(
+            self.catalog, state.decided.decision.bundles, lambda id_: filter(exposed.__contains__, of(id_, facts).tools)
+        )
         unranked = needs_ranking(self.catalog, held)
         ranked = self._ranking(state.decided, unranked) if unranked else ()
-        placement = place(self.catalog, held, state.activation, ranked=ranked, max_tokens=state.step.max_tokens)
-        return VisibleTools(self.catalog, placement, self.exposed, joins, room=room_in(state.activation))
+        began, room = state.decided.decision.after, room_of(state.step)
+        placement = place(self.catalog, held, state.activation, room=room, began=began, ranked=ranked)
+        return VisibleTools(self.catalog, placement, self.exposed, joins, room=state.room(state.activation))
 
     def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
         key = (decided.decision.decision_id, tools)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.activation import room_of
 from bundle_router.core.decide.decide import plan_for
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Placement
-from bundle_router.core.tools.exposure.placing import ShownBundle, as_presented, needs_ranking, place
+from bundle_router.core.tools.exposure.placing import held_by, needs_ranking, place
 from bundle_router.core.tools.exposure.provider_forms import Format, listing
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.guidance import guidance
@@ -38,12 +39,8 @@ class ModelView:
 def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, bool]:
     """Return where the permitted tools of the decision were, and whether a ranking is missing (rule 3)."""
     verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
-    held = [
-        ShownBundle(as_presented(bundle, chosen.mode), verdicts.of(chosen.id, record.facts).tools)
-        for chosen in record.decision.bundles
-        if (bundle := catalog.bundle(chosen.id)) is not None
-    ]
-    placement = place(catalog, held, record.decision.after, max_tokens=record.step.max_tokens)
+    held = held_by(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
+    placement = place(catalog, held, record.decision.after, room=room_of(record.step))
     return placement, bool(needs_ranking(catalog, held))
 
 

@@ -23,10 +23,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from math import inf
 from typing import Any, Final
 
-from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import Activation, AskedTool, Entry, Reason
+from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Reason, Step
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.dataclass import dataclass, replace
 
@@ -73,6 +74,39 @@ def touch(activation: Activation, id_: str) -> Activation:
 def room_in(activation: Activation) -> int:
     """Return how many more tools may be asked for."""
     return MAX_ASKED - sum(len(entry.tools) for entry in activation.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tools there is room for in the array, and what their definitions may come to."""
+
+    tools: float = inf
+    tokens: float = inf
+
+    def fitting(self, cards: Iterable[Card]) -> list[Card]:
+        """Return those that fit, first come first served. One too large does not keep out smaller ones."""
+        kept: list[Card] = []
+        tokens = self.tokens
+        for card in cards:
+            if len(kept) < self.tools and card.tokens <= tokens:
+                kept.append(card)
+                tokens -= card.tokens
+        return kept
+
+
+def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
+    """Return the step's room, besides so many tools with so many tokens."""
+    most = (inf if bound is None else bound for bound in (step.max_tools, step.max_tokens))
+    return Room(next(most) - tools, next(most) - tokens)
+
+
+def room_left(step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]) -> Room:
+    """Return what may join the array at the step, besides what the activation holds."""
+    before = {asked.name for entry in decision.after.entries for asked in entry.tools}
+    asked = {asked.name for entry in activation.entries for asked in entry.tools}
+    joined, shown = [cards[tool] for tool in asked - before if tool in cards], decision.exposure
+    room = room_of(step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined))
+    return Room(min(room.tools, room_in(activation)), room.tokens)
 
 
 def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activation:

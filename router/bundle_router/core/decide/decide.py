@@ -28,7 +28,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.decide.plans import Candidates, Plan, indexes_of, permitted_tools, plan_for
+from bundle_router.core.decide.plans import Candidates, Plan, Verdicts, indexes_of, permitted_tools, plan_for
 from bundle_router.core.decide.policy import BundleVerdict
 from bundle_router.core.decide.replies import ranked
 from bundle_router.core.models import (
@@ -51,8 +51,10 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.tools.exposure.placing import (
     as_presented,
+    held_by,
     may_be_offered,
     offered_mode,
+    place,
     shown_at_most,
     wanted_direct,
 )
@@ -264,6 +266,8 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         _add_sticky(shown, plan, facts, before, applied, how, source)
     _note_going(shown, plan, facts, applied, settings.max_tools)
     _note_unpicked(shown, plan, facts, how.selection)
+    after = applied.after if settings.sticky else Activation()
+    exposure = shown.exposure(after, plan.verdicts, facts)
     return Decision(
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
@@ -273,9 +277,9 @@ def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step,
         route=how.route.name if how.route else None,
         candidates=how.selection.ranked,
         before=activation,
-        after=applied.after if settings.sticky else Activation(),
+        after=after,
         evicted=applied.evicted,
-        exposure=shown.exposure(),
+        exposure=exposure,
         model=how.selection.model,
         search=how.selection.search,
     )
@@ -461,7 +465,17 @@ class StepBundles:
         """Leave a bundle out for what its verdict says or, where that permits it, for the other reason."""
         self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
 
-    def exposure(self) -> Exposure:
+    def exposure(self, after: Activation, verdicts: Verdicts, facts: Facts) -> Exposure:
+        """Return how much the step is shown, what earlier steps asked for included; leave out what has no room."""
+        if any(entry.tools for entry in after.entries):
+            asked = {asked.name for entry in after.entries for asked in entry.tools} - self.direct
+            held = held_by(self._catalog, self.bundles, lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools}))
+            placed = place(self._catalog, held, after, room=sticky_set.room_of(self._step, self._count, self._tokens))
+            self._count += len(placed.direct)
+            self._tokens += sum(row.tokens for row in placed.direct)
+            for row in placed.deferred:
+                detail = "asked for before, and the step has no room for it in the array; search still finds it"
+                self.left_out.append(LeftOut(row.bundle, "over_budget", detail, row.name))
         indexes = indexes_of(self._catalog)
         return Exposure(self._count, self._tokens, indexes.all_tools, indexes.all_tokens)
 

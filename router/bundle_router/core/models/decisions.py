@@ -9,8 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.models.exposure_modes import Mode
-from bundle_router.core.models.words import Code, Failure, Hearing, Reason, Recall, Source, Verdict
+from bundle_router.core.models.words import Code, Failure, Hearing, Mode, Reason, Recall, Source, Verdict
 from bundle_router.dataclass import dataclass
 
 
@@ -167,7 +166,7 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Exposure:
     """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), against all of the
-    catalog. What is deferred or behind meta-tools counts when it is asked for; see `core.tools.exposure`."""
+    catalog. What is deferred counts from the step on after the one that asked for it; see `core.tools.exposure`."""
 
     tools: int
     tokens: int
@@ -223,9 +222,9 @@ class Decision:
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:
-        """Return the tools that an earlier step asked for and that left the array, since too many were asked for later.
-        They stand in `left_out`."""
-        return tuple(row.tool for row in self.left_out if row.code == "evicted" and row.tool is not None)
+        """Return the tools that an earlier step asked for and that left the array, since too many were asked for later
+        or this step has no room for them. They stand in `left_out`."""
+        return tuple(row.tool for row in self.left_out if row.tool and row.code in ("evicted", "over_budget"))
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values."""

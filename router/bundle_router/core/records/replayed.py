@@ -105,11 +105,13 @@ def replay(
 
 
 def _as_recorded(decision: Decision, past: Decision) -> Decision:
-    """Return the decision without the evicted tools where the past one tells of none: early versions did not."""
-    if past.evicted_tools or not decision.evicted_tools:
-        return decision
-    rows = tuple(row for row in decision.left_out if row.code != "evicted" or row.tool is None)
-    return replace(decision, left_out=rows)
+    """Return the decision without what early versions did not tell of tools that were asked for: which were evicted,
+    and that they are exposed."""
+    if decision.exposure.tools > past.exposure.tools and any(entry.tools for entry in decision.after.entries):
+        decision = replace(decision, exposure=past.exposure)
+    gone = () if past.evicted_tools else decision.evicted_tools
+    rows = tuple(row for row in decision.left_out if row.tool not in gone)
+    return replace(decision, left_out=rows) if gone else decision
 
 
 def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:

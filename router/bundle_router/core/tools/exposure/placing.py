@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Card, Catalog, Skill
-from bundle_router.core.models import MODES, Activation, Mode, Offer
+from bundle_router.core.catalog import Bundle, Catalog, Skill
+from bundle_router.core.decide.activation import Room
+from bundle_router.core.models import MODES, Activation, Chosen, Mode, Offer
 from bundle_router.core.tools.exposure.placements import Place, PlacedTool, Placement
 from bundle_router.dataclass import dataclass, replace
 
@@ -104,8 +105,14 @@ def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tu
     tokens = sum(card.tokens for card in cards)
     if bundle.max_tokens is None or tokens <= bundle.max_tokens:
         return len(cards), tokens
-    fitting = _fitting(cards, bundle.max_tokens)
+    fitting = Room(tokens=bundle.max_tokens).fitting(cards)
     return len(fitting), sum(card.tokens for card in fitting)
+
+
+def held_by(catalog: Catalog, shown: Iterable[Chosen], tools_of: Callable[[str], Iterable[str]]) -> list[ShownBundle]:
+    """Return the bundles as a decision shows them, those that the catalog knows."""
+    known = ((catalog.bundle(chosen.id), chosen) for chosen in shown)
+    return [ShownBundle(as_presented(one, by.mode), tuple(tools_of(by.id))) for one, by in known if one is not None]
 
 
 def place(
@@ -113,27 +120,24 @@ def place(
     held: Sequence[ShownBundle],
     activation: Activation,
     *,
+    room: Room | None = None,
+    began: Activation | None = None,
     ranked: Sequence[str] = (),
-    max_tokens: int | None = None,
 ) -> Placement:
-    """Return where every permitted tool is. `ranked`: tools best first for the step's goal, where `needs_ranking` asks
-    for it; what it leaves out comes after, by name. `max_tokens` is the step's."""
+    """Return where every permitted tool is. `room` is the step's, `began` the activation that it began with: what was
+    in the array then stays. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it; what it
+    leaves out comes after, by name."""
     places, homes = _wanted(catalog, held)
     chosen = _chosen(catalog, held, places, homes, ranked)
-    asked = _asked(activation, places, chosen)
+    asked = _asked(catalog, activation, began or activation, places, set(chosen))
     order = _places(activation, held)
     direct: list[tuple[tuple[int, str], PlacedTool]] = []
     activated: set[str] = set()
-    room = _LAST if max_tokens is None else max_tokens
-    for tool in (*chosen, *asked):
-        card = catalog.cards[tool]
-        if card.tokens <= room:
-            room -= card.tokens
-            home = homes[tool]
-            at = asked.get(tool, order[home])
-            direct.append(((at, tool), PlacedTool(tool, home, card.tokens)))
-            if tool in asked:
-                activated.add(tool)
+    for card in (room or Room()).fitting(catalog.cards[tool] for tool in (*chosen, *asked)):
+        tool, home = card.name, homes[card.name]
+        direct.append(((asked.get(tool, order[home]), tool), PlacedTool(tool, home, card.tokens)))
+        if tool in asked:
+            activated.add(tool)
     shown = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])
     beside: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
@@ -198,32 +202,25 @@ def _chosen(
             continue
         first = {*one.bundle.companions, *(t for t in mine if is_named_by_skill(catalog, one.bundle, t))}
         mine.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
-        fitting = _fitting([catalog.cards[tool] for tool in mine], one.bundle.max_tokens or 0)
+        fitting = Room(tokens=one.bundle.max_tokens or 0).fitting(catalog.cards[tool] for tool in mine)
         chosen += sorted(card.name for card in fitting)
     return chosen
 
 
-def _fitting(cards: Iterable[Card], budget: int) -> list[Card]:
-    """Return those that fit, first come first served. One too large does not keep out smaller ones."""
-    kept: list[Card] = []
-    for card in cards:
-        if card.tokens <= budget:
-            budget -= card.tokens
-            kept.append(card)
-    return kept
-
-
-def _asked(activation: Activation, places: Mapping[str, Place], chosen: Sequence[str]) -> dict[str, int]:
-    """Return tools the run asked for that are not direct anyway, with their places in the array, the latest asked for
-    first: when the budget is short, it is the older ones that wait."""
-    chosen_tools = set(chosen)
+def _asked(
+    catalog: Catalog, activation: Activation, began: Activation, places: Mapping[str, Place], chosen: Set[str]
+) -> dict[str, int]:
+    """Return tools the run asked for that are not direct anyway, with their places in the array. First those of before
+    the step, the latest asked for first: where room is short, it is the older ones that wait."""
+    before = {asked.name: (0, -asked.used, -asked.place) for entry in began.entries for asked in entry.tools}
     rows = [
-        (asked.used, asked.place, asked.name)
+        (before.get(asked.name, (1, asked.place, 0)), asked.name, asked.place)
         for entry in activation.entries
         for asked in entry.tools
-        if asked.name in places and MODES[places[asked.name]].may_join and asked.name not in chosen_tools
+        if (place := places.get(asked.name)) is not None and MODES[place].may_join and asked.name not in chosen
+        if asked.name in catalog.cards
     ]
-    return {name: place for _, place, name in sorted(rows, reverse=True)}
+    return {name: place for _, name, place in sorted(rows)}
 
 
 def _places(activation: Activation, held: Sequence[ShownBundle]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.activation import Room
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
@@ -44,8 +45,8 @@ class VisibleTools:
     """Whether what was found joins the array: false where the array can't change (MCP)."""
     described: Collection[str] = ()
     """Tools whose signatures the agent was given at this step, and has before it still."""
-    room: int | None = None
-    """How many more tools may join the array; None: any number."""
+    room: Room = Room()
+    """What may join the array."""
 
     def where(self, tool: str) -> str:
         return self.places.get(tool, "")
@@ -110,9 +111,11 @@ def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, st
     if "deferred" not in wheres:
         return ""
     joining = [row for row in visible.placement.deferred if row.name in listed]
-    companions = {name for row in joining for name in visible.catalog.bundles[row.bundle].companions}
-    if visible.room is not None and len({*companions, *(row.name for row in joining)}) > visible.room:
-        return f"Your tool list has room for {max(visible.room, 0)} more at this step: call the others with call_tool."
+    companions = [name for row in joining for name in visible.catalog.bundles[row.bundle].companions]
+    cards = visible.catalog.cards.keys() & {*companions, *(row.name for row in joining)}
+    fitting = visible.room.fitting(visible.catalog.cards[name] for name in sorted(cards))
+    if len(fitting) < len(cards):
+        return f"Your tool list has room for {len(fitting)} more at this step: call the others with call_tool."
     return "They are in your tool list from now on."
 
 

@@ -69,7 +69,8 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
         return ""
     names = ", ".join(exposed.get(tool, tool) for tool in evicted[:MAX_EVICTED])
     more = f" and {len(evicted) - MAX_EVICTED} more" if len(evicted) > MAX_EVICTED else ""
-    return f"When this step began, these left your tool list, which keeps the last {cap} asked for: {names}{more}."
+    why = f"for want of room; it keeps the last {cap} asked for at most"
+    return f"When this step began, these left your tool list {why}: {names}{more}."
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
