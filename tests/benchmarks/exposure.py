@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402  the path is set above
+from bundle_router.adapters.local import card  # noqa: E402
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server  # noqa: E402
 from bundle_router.core.models import Activation  # noqa: E402
 from bundle_router.core.search.corpus import corpus_of, texts_of  # noqa: E402
@@ -45,7 +46,6 @@ from bundle_router.core.tools.admission import admit  # noqa: E402
 from bundle_router.core.tools.exposure.names import exposed_names  # noqa: E402
 from bundle_router.core.tools.exposure.placing import ShownBundle, place  # noqa: E402
 from bundle_router.core.tools.exposure.provider_forms import definition  # noqa: E402
-from bundle_router.core.tools.local_cards import card  # noqa: E402
 from bundle_router.core.tools.meta_tools.definitions import NAMES, meta_definitions  # noqa: E402
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools, found_text  # noqa: E402
 from bundle_router.core.tools.meta_tools.guidance import guidance  # noqa: E402

@@ -15,7 +15,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, DefinitionLimits, admit
 from bundle_router.core.tools.admission.admit import hinted_effects, short_description
-from bundle_router.core.tools.admission.backtracking import explosive
+from bundle_router.core.tools.admission.schemas import explosive
 from hypothesis import given
 from hypothesis import strategies as st
 

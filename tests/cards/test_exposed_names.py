@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.lookalikes import revealed, skeleton
+from bundle_router.core.tools.admission.cleaning import revealed, skeleton
 from bundle_router.core.tools.exposure.names import RESERVED, exposed_names
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from hypothesis import given

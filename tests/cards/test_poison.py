@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.lookalikes import skeleton
+from bundle_router.core.tools.admission.cleaning import skeleton
 from bundle_router.core.tools.warning_light import RULES, Neighbour, Neighbourhood, inspect
 from bundle_router.core.tools.warning_light import neighbours as neighbours_rules
 from hypothesis import given

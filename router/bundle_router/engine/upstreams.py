@@ -340,8 +340,8 @@ class Servers:
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
         """Say which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
         milliseconds a tool, and decides nothing."""
-        from bundle_router.core.tools.pins.lights import lights  # routing loads no warning light
         from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
+        from bundle_router.core.tools.warning_light.inspect import lights  # routing loads no warning light
 
         comparison = compare(self._pins.get(server.name), admitted, server)
         if comparison.clean:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.admission import Admitted, AdmittedTool
-from bundle_router.core.tools.admission.lookalikes import revealed
+from bundle_router.core.tools.admission.cleaning import revealed
 from bundle_router.core.tools.pins.compare import Comparison, compare, report_lines
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
-    from bundle_router.core.tools.pins.lights import Light
     from bundle_router.core.tools.warning_light import LightFinding, Neighbourhood
+    from bundle_router.core.tools.warning_light.inspect import Light
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def review(
 ) -> Iterator[Review]:
     """Ask the servers, all at once, and compare them one by one: what is approved of one may be written before the next
     is looked at. Starts processes (stdio) only with `development`; ends them."""
-    from bundle_router.core.tools.pins.lights import lights
+    from bundle_router.core.tools.warning_light.inspect import lights
     from bundle_router.wiring.toolservers import admitted_now
 
     if not servers:

@@ -43,8 +43,7 @@ from bundle_router.core.models import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.core.models.canonical import encode
-from bundle_router.core.tools.local_cards import card
+from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Diagnostics
@@ -376,3 +375,10 @@ def binary_problems(rule: BinaryRule) -> Sequence[str]:
     from bundle_router.tools.workspace.grammar import problems
 
     return problems(rule)
+
+
+def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:
+    """Return the card of one definition: canonical and hashed, its tokens estimated at four bytes each."""
+    definition = {"description": description, "parameters": schema}
+    tokens = -(-len(encode(definition)) // 4)
+    return Card(server, tool, description, encode(schema), digest_of(definition), tokens, counted=False)

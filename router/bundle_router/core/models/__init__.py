@@ -27,7 +27,6 @@ from bundle_router.core.models.decisions import (
     Reply,
     SearchUse,
 )
-from bundle_router.core.models.exposure_modes import MODES, Mode, ModeTraits
 from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.local_tools import (
     BinaryForm,
@@ -49,6 +48,7 @@ from bundle_router.core.models.words import (
     CODES,
     EFFECTS,
     FAILURES,
+    MODES,
     OUTCOMES,
     REASONS,
     RUN_ID,
@@ -60,6 +60,8 @@ from bundle_router.core.models.words import (
     Effect,
     Failure,
     Hearing,
+    Mode,
+    ModeTraits,
     Offer,
     Outcome,
     Reason,

@@ -4,7 +4,10 @@ text and on the review page."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal, get_args
+
+from bundle_router.dataclass import dataclass
 
 Source = Literal["mapping", "search", "model", "shortlist", "default", "none"]
 Reason = Literal[
@@ -80,3 +83,27 @@ SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 WHOLE_SERVER: Final = "*"
 """Stands for every tool of a server in `Facts.drifted`. No tool can have this name."""
+Mode = Literal["direct", "deferred", "meta", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModeTraits:
+    """What is particular to a mode. `in_array`: definitions stand in the array as far as there is room; `may_join`:
+    they may come to stand there; `by_program`: the tools are called by programs alone; `for_untrusted`: tools of
+    untrusted servers may be shown so. `meaning` is for the reference of the config."""
+
+    meaning: str
+    in_array: bool = False
+    may_join: bool = False
+    by_program: bool = False
+    for_untrusted: bool = False
+
+
+MODES: Final[Mapping[Mode, ModeTraits]] = {
+    "direct": ModeTraits("each one", in_array=True, may_join=True),
+    "deferred": ModeTraits("by name only until asked for", may_join=True),
+    "meta": ModeTraits("behind meta-tools, which untrusted servers need and get by default", for_untrusted=True),
+    "code": ModeTraits("in programs that agents write", by_program=True),
+}
+"""How agents see a bundle's tools, from the most open to the least. What is particular to one is asked of its row. A
+new one has a field of `Placement`, too, and a sentence in `core.tools.meta_tools.descriptions`."""

@@ -10,8 +10,14 @@ from bundle_router.core.catalog import Card, Server
 from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.models.patterns import selected
-from bundle_router.core.tools.admission.admitted import Admitted, AdmittedTool, DefinitionLimits, RefusedTool
-from bundle_router.core.tools.admission.bounds import Fault, beyond_bounds
+from bundle_router.core.tools.admission.admitted import (
+    Admitted,
+    AdmittedTool,
+    DefinitionLimits,
+    Fault,
+    RefusedTool,
+    beyond_bounds,
+)
 from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema, has_hidden, hidden_value
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from bundle_router.core.tools.admission.admitted import DefinitionLimits
-from bundle_router.core.tools.admission.bounds import Fault
+from bundle_router.core.tools.admission.admitted import DefinitionLimits, Fault
 from bundle_router.core.tools.admission.schemas import Place, keyword_fault, pointer, shown, subschemas
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")

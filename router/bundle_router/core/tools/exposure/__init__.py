@@ -7,7 +7,7 @@ Rules:
    like that. One trusted server may do without its name before those of its tools that can't be mistaken. So no tool
    can be named into another's place, and neither the order in which servers are heard of nor a server that comes later
    changes a name.
-3. A permitted tool is in the place that its bundle's mode wants (`core.models.exposure_modes`). `direct`: its
+3. A permitted tool is in the place that its bundle's mode wants (`core.models.MODES`). `direct`: its
    definition stands in the array. `deferred`: it is found by search, and joins the array when it was asked for. `meta`:
    it is only ever called by name through `call_tool`. `code`: programs alone call it.
    All of them may be called: what a step may do is the decision's, and does not depend on the place.

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Server
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, volatile_paths
+from bundle_router.core.tools.admission.cleaning import revealed
 from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, settled
-from bundle_router.core.tools.admission.lookalikes import revealed
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
 from bundle_router.dataclass import dataclass

@@ -14,8 +14,7 @@ from bundle_router.core.catalog import Transport
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import VolatileError, identity, volatile_paths
-from bundle_router.core.tools.admission.admitted import DefinitionLimits
-from bundle_router.core.tools.admission.bounds import beyond_bounds
+from bundle_router.core.tools.admission.admitted import DefinitionLimits, beyond_bounds
 from bundle_router.core.tools.pins.reviewed import Origin, Pin, Pins
 from bundle_router.errors import CorruptPins
 

@@ -11,12 +11,11 @@ Rules:
 6. Tools of one server may speak of each other. Speaking of another server's tool, or wearing its name and words, is a
    finding; equal short names alone are not.
 
-Theory of operation: `texts` gathers and folds the texts, `hidden` looks at characters and encodings, `wording` (with
+Theory of operation: `hidden` gathers and folds the texts and looks at characters and encodings, `wording` (with
 the words of `vocabulary`) at sentences, `neighbours` at other servers' tools; `inspect` adds up.
 """
 
-from bundle_router.core.tools.warning_light.inspect import inspect
+from bundle_router.core.tools.warning_light.inspect import ALONE, RULES, LightFinding, LightVerdict, inspect
 from bundle_router.core.tools.warning_light.neighbours import Neighbour, Neighbourhood
-from bundle_router.core.tools.warning_light.values import ALONE, RULES, LightFinding, LightVerdict
 
 __all__ = ["ALONE", "RULES", "LightFinding", "LightVerdict", "Neighbour", "Neighbourhood", "inspect"]

@@ -2,22 +2,91 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
 
+from bundle_router.core.tools.admission import Admitted
+from bundle_router.core.tools.pins.compare import Comparison
 from bundle_router.core.tools.shaping.visible import visible
 from bundle_router.core.tools.warning_light.hidden import (
     Seen,
+    TextPassage,
     decoded_texts,
+    folded,
     is_command,
+    passages,
     seen_in_characters,
     seen_in_commands,
     seen_in_layout,
 )
 from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
 from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_sentence
-from bundle_router.core.tools.warning_light.texts import TextPassage, folded, passages
-from bundle_router.core.tools.warning_light.values import RULES, LightFinding, LightVerdict
+
+ALONE: Final = 1.0
+"""The weight at which a verdict warns."""
+
+RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
+    {
+        "hidden-characters": (1.0, "characters that a reader can't see"),
+        "lookalike-letters": (0.6, "letters of another script inside a Latin word"),
+        "hidden-payload": (1.0, "a command or an instruction in an encoding"),
+        "far-away-text": (0.6, "text pushed out of sight by white space, or inside a comment"),
+        "fake-markup": (0.6, "markup that pretends to be the system's or the conversation's"),
+        "override": (1.0, "tells the model to drop the instructions it has"),
+        "unleash": (1.0, "tells the model to leave its rules or to become something else"),
+        "reveal-prompt": (1.0, "asks for the system prompt or the conversation"),
+        "exfiltration": (1.0, "sends what is secret or private somewhere else"),
+        "secret-material": (0.5, "names places or things that hold secrets"),
+        "read-secret": (1.0, "has the model fetch secret material for an argument"),
+        "concealment": (1.0, "keeps something from the user"),
+        "quietly": (0.4, "something happens without a word"),
+        "side-effect": (1.0, "does something outside besides what the tool is for"),
+        "redirection": (1.0, "changes what other tools are called with"),
+        "seizes-order": (0.5, "wants to be called before, or instead of, everything else"),
+        "wants-every-request": (1.0, "wants to be found whatever is asked"),
+        "command": (0.6, "a shell command that downloads and runs, or destroys"),
+        "told-to": (0.3, "addresses the model with an order"),
+        "mimicry": (1.0, "has the name and the words of another server's tool"),
+        "speaks-of-others": (1.0, "gives orders about another server's tool"),
+    }
+)
+"""Rule → (weight, what it means)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LightFinding:
+    """One thing seen: the rule, where (`/description`), the words around it, and what it counts for."""
+
+    rule: str
+    where: str
+    seen: str
+    weight: float
+
+    @property
+    def meaning(self) -> str:
+        return RULES[self.rule][1]
+
+
+@dataclass(frozen=True, slots=True)
+class LightVerdict:
+    """The findings, heaviest first, and their sum (a rule counts once). `warns` is the light."""
+
+    findings: tuple[LightFinding, ...]
+    score: float
+
+    @property
+    def warns(self) -> bool:
+        return self.score >= ALONE
+
+    @property
+    def charge(self) -> str:
+        """What is held against the text, in a clause of which it is the subject."""
+        copied = all(finding.rule == "mimicry" for finding in self.findings)
+        return "is that of another server's tool" if copied else "speaks to the model"
+
 
 NOBODY = Neighbourhood(())
 _ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration", "read-secret", "concealment"))
@@ -59,3 +128,24 @@ def _seen(passage: TextPassage) -> Iterator[Seen]:
 
 def _orders_something(text: str) -> bool:
     return any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(folded(text), ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Light:
+    """What the warning light makes of one tool."""
+
+    tool: str
+    verdict: LightVerdict
+
+
+def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
+    """Yield what warns among the tools of `found` that are new or changed; among all of them where the server itself is
+    another than was reviewed. `everyone` are the tools there are, of any server: texts may speak of them."""
+    unread = {change.tool for change in comparison.tools if change.kind != "unchanged"}
+    for tool in found.tools:
+        if tool.card.tool in unread or comparison.server:
+            verdict = inspect(
+                json.loads(tool.definition), server=found.server, instructions=found.instructions, neighbours=everyone
+            )
+            if verdict.warns:
+                yield Light(tool.card.tool, verdict)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bundle_router.core.tools.admission.lookalikes import skeleton
-from bundle_router.core.tools.warning_light.hidden import Seen
-from bundle_router.core.tools.warning_light.texts import folded
+from bundle_router.core.tools.admission.cleaning import skeleton
+from bundle_router.core.tools.warning_light.hidden import Seen, folded
 
 _COMMON_WORDS: Final = re.compile(r"\w{3,}")
 _RUN: Final = re.compile(r"[\w.-]+")
