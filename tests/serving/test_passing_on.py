@@ -288,6 +288,7 @@ def test_log_lines_reach_a_client_that_asked_for_them_and_no_other(site: Any, tm
 def test_log_lines_and_progress_of_a_process_reach_the_client_that_wants_them(
     site: Any, tmp_path: Path, era: str
 ) -> None:
+    from bundle_router import Step
     from mcp.shared.exceptions import MCPDeprecationWarning
 
     async def work(relay: Relay) -> None:
@@ -300,6 +301,8 @@ def test_log_lines_and_progress_of_a_process_reach_the_client_that_wants_them(
         async def progress(done: float, total: float | None, message: str | None) -> None:
             told.put_nowait(done)
 
+        while not (await relay.router.tools("r")).tools:  # a busy machine does not start it in the 5 s it is waited for
+            await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s"))
         assert (await relay.router.call("r", "every.test_simple_text", {})).ok, "the process is there"
         async with site.client(relay.endpoint, "legacy", logging_callback=hear) as connected:
             await connected.call_tool("test_tool_with_logging", {})
