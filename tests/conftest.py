@@ -50,8 +50,28 @@ FIRST = (
 """Tests that start programs and wait for them, up to half a minute each: begun last, one would run beside nothing."""
 
 
+IMPORTS_LITELLM = (
+    "tests/model/",
+    "tests/cli/test_command_line.py",
+    "tests/cli/test_route_model.py",
+    "tests/mcp/test_mcp_attacks.py",
+    "tests/selecting/test_embedding_upstream.py",
+    "tests/serving/test_service_probes.py",
+)
+"""Tests that import litellm into their own process, which takes seconds of CPU: side by side, one worker or two do."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    """Begin with the slowest, and have side by side what shares an import or a browser that a worker has once."""
+
+    def place(item: pytest.Item) -> int:
+        if item.nodeid.startswith(FIRST):
+            return 0
+        if item.nodeid.startswith(IMPORTS_LITELLM):
+            return 1
+        return 2 if "browser" in getattr(item, "fixturenames", ()) else 3
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
