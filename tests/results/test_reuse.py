@@ -16,7 +16,7 @@ from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
 from bundle_router.core.tools.reusable_results import KeptResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import ShapedResult
-from bundle_router.engine.flow import CallOutcome, ResultReuse
+from bundle_router.engine.reuse import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError, KeyConflict
 from bundle_router.testing import FakeClock
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput

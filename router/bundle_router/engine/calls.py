@@ -38,7 +38,7 @@ from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.flow import CallOutcome, CallPorts, EnginePorts, on_store
+from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
@@ -56,6 +56,7 @@ from bundle_router.engine.results import (
     shape_blocks,
     store,
 )
+from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
 

@@ -52,7 +52,7 @@ from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.calls import over_budget, refuse
-from bundle_router.engine.flow import CallOutcome, CallPorts, EnginePorts, on_store
+from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.results import (
     AdmittedCall,
     Arguments,
@@ -65,6 +65,7 @@ from bundle_router.engine.results import (
     shape_blocks,
     store,
 )
+from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import CorruptRun, StorageError
 

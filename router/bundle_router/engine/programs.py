@@ -29,9 +29,10 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, META_SERVER
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
 from bundle_router.engine.calls import over_budget, refuse
-from bundle_router.engine.flow import CallOutcome, CallPorts, on_store
+from bundle_router.engine.flow import CallPorts, on_store
 from bundle_router.engine.meta_calls import MissedTool, record_missed
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
+from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.ports import Programs
 

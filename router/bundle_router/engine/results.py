@@ -39,8 +39,9 @@ from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.flow import CallOutcome, EnginePorts
+from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.open_runs import OpenRun
+from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor, Scratch

@@ -13,7 +13,7 @@ from bundle_router.errors import needs_extra
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
 
 if TYPE_CHECKING:
-    from bundle_router.engine.flow import ResultReuse
+    from bundle_router.engine.reuse import ResultReuse
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
@@ -69,7 +69,7 @@ def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
     """Return what uses results again; None where no server's may be."""
-    from bundle_router.engine.flow import ResultReuse
+    from bundle_router.engine.reuse import ResultReuse
 
     return ResultReuse(clock) if any(server.reuse for server in catalog.servers.values()) else None
 
