@@ -78,7 +78,7 @@ def test_every_field_of_a_decisions_record_is_read_back() -> None:
     written = DecisionRecord.from_json(recorded(Reply(failure="refused"))[1])
     texts: dict[str, Any] = {item.name: f"a {item.name}" for item in fields(written) if item.default == ""}
     whole = replace(written, fixed_list=True, elapsed_us=1, monotonic_ns=2, **texts)
-    assert [item.name for item in fields(whole) if getattr(whole, item.name) == item.default] == []
+    assert [item.name for item in fields(whole) if item.compare and getattr(whole, item.name) == item.default] == []
     line = json.loads(encode(whole.to_json())) | {"seq": whole.decision.seq}  # which the chain adds
     assert DecisionRecord.from_json(line) == whole
 

@@ -22,8 +22,9 @@ from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admitted
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
+from bundle_router.core.models.canonical import EncodedObject
 from bundle_router.core.models.folders import TOP
-from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest
+from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest, step_json
 from bundle_router.core.records.replayed import conclude
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
@@ -265,14 +266,14 @@ def _record(
     """Return the record of a decision, with the place and ids it will have. The caller holds the run's lock."""
     step, catalog = request.step, request.catalog
     now_ns = ports.clock.monotonic_ns()
-    workspace = run.log.header.get("workspace")
+    workspace, encoded_step = run.log.header.get("workspace"), EncodedObject(step_json(step))
     stamped = replace(
         decision,
         run_id=run.id,
         seq=run.log.next_seq,
         decision_id=run.next_id(),
         catalog_revision=catalog.revision,
-        input_digest=decided_inputs_digest(catalog.revision, step, facts, decision.before, reply),
+        input_digest=decided_inputs_digest(catalog.revision, encoded_step, facts, decision.before, reply),
     )
     return DecisionRecord(
         decision=stamped,
@@ -287,4 +288,5 @@ def _record(
         parent_decision_id=step.parent_decision_id or "",
         root=request.root if request.root != workspace else "",
         fixed_list=step.fixed_list,
+        encoded_step=encoded_step,
     )

@@ -23,6 +23,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
@@ -268,9 +269,7 @@ def _going(entries: Mapping[str, Entry]) -> list[Entry]:
 def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
     """Return the ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
     kept = set(entries)
-    counts: Counter[str] = Counter()
-    for entry in entries.values():
-        counts.update(_counted(entry, tools_of))
+    counts = Counter(chain.from_iterable(_counted(entry, tools_of) for entry in entries.values()))
     if len(counts) <= cap:
         return kept
     for entry in _going(entries):

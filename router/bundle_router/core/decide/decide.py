@@ -58,7 +58,9 @@ from bundle_router.core.tools.exposure.placing import (
     shown_at_most,
     wanted_direct,
 )
-from bundle_router.dataclass import dataclass
+from bundle_router.dataclass import dataclass, replace
+
+_MAX_MAPPED: Final = 1_024  # decisions of routes alone that are kept for one catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
     plan = plan_for(catalog, step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
-        return _settled(catalog, facts, activation, step, _Settling(route, "mapping"))
+        return _mapped(catalog, facts, activation, step, plan)
     if catalog.settings.fallback.order != ("default",):
         excluded = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
@@ -235,6 +237,25 @@ def _unanswered(
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
     fallback = catalog.settings.fallback
     return tuple(_Need(id_, "default", "[fallback] default") for id_ in fallback.default if "default" in fallback.order)
+
+
+def _mapped(catalog: Catalog, facts: Facts, activation: Activation, step: Step, plan: Plan) -> Decision:
+    """Return what a route alone decides. Of the step its address and budgets alone count, and of `used` alone what was
+    used after what: so it is worked out once for all runs that come by here, unless tools were asked for or offered."""
+    if any(entry.tools or entry.origin == "shortlist" for entry in activation.entries):
+        return _settled(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
+    last = max((entry.used for entry in activation.entries), default=0)
+    rows = [(entry.id, entry.origin, last - entry.used, entry.inherited, entry.place) for entry in activation.entries]
+    kept, key = indexes_of(catalog).mapped, (id(plan), step.max_bundles, step.max_tools, step.max_tokens, *rows)
+    found = kept.get(key)
+    if found is None or found[0] is not plan or found[1] is not facts:
+        if len(kept) >= _MAX_MAPPED:
+            kept.clear()
+        settled = _settled(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
+        kept[key] = plan, facts, last, settled
+        return settled
+    later = [replace(entry, used=entry.used + last - found[2]) for entry in found[3].after.entries]
+    return replace(found[3], before=activation, after=Activation(tuple(later)))
 
 
 def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Any, Final
 
@@ -31,9 +31,24 @@ class EncodedObject(dict[str, Any]):
 
     __slots__ = ("text",)
 
-    def __init__(self, value: Mapping[str, Any]) -> None:
+    def __init__(self, value: Mapping[str, Any], text: str | None = None) -> None:
         super().__init__(value)
-        self.text = encode(value)
+        self.text = encode_object(value) if text is None else text
+
+
+class EncodedRows(list[Any]):
+    """As `EncodedObject`, for a list."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        super().__init__(rows)
+        self.text = encode(rows)
+
+
+def text_of(value: Any) -> str:
+    """Return what `encode` does, or the text of what is encoded already."""
+    return value.text if isinstance(value, (EncodedObject, EncodedRows)) else encode(value)
 
 
 def encode_object(value: Mapping[str, Any]) -> str:

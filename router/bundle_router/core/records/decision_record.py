@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar
 
 from bundle_router.core.models import (
@@ -31,7 +32,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import EncodedObject, digest, encode
+from bundle_router.core.models.canonical import EncodedObject, EncodedRows, digest, encode, text_of
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.dataclass import dataclass, field
 
@@ -75,6 +76,8 @@ class DecisionRecord:
     parent_decision_id: str = ""
     root: str = ""
     fixed_list: bool = False
+    encoded_step: Any = field(default=None, repr=False, compare=False)
+    """`step` as it is written, where that was made for the digest already."""
 
     def to_json(self) -> Json:
         """Return the record as it is written, without what the chain adds."""
@@ -85,7 +88,7 @@ class DecisionRecord:
             "time": self.time,
             **{name: getattr(decision, name) for name in _IDS},
             "principal": self.step.principal,
-            "step": step_json(self.step),
+            "step": self.encoded_step or step_json(self.step),
             "facts": encoded_facts(self.facts),
             "reply": reply_json(self.reply),
             "elapsed_us": self.elapsed_us,
@@ -149,18 +152,15 @@ class DecisionLine:
 
 
 def decided_inputs_digest(
-    catalog_revision: str, step: Step, facts: Facts, before: Activation, reply: Reply | None
+    catalog_revision: str, step: Json, facts: Facts, before: Activation, reply: Reply | None
 ) -> str:
     """Return the digest of everything the decision was computed from. Equal digests: equal decisions."""
-    return input_digest(
-        catalog_revision, step_json(step), encoded_facts(facts), activation_json(before), reply_json(reply)
-    )
+    return input_digest(catalog_revision, step, encoded_facts(facts), activation_json(before), reply_json(reply))
 
 
 def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Json], reply: Json | None) -> str:
     """Return the digest of everything the decision was computed from, given as JSON."""
-    text = facts.text if isinstance(facts, EncodedObject) else encode(facts)
-    return digest(f"{encode([catalog_revision, step])[:-1]},{text},{encode([before, reply])[1:]}")
+    return digest(f"[{','.join(map(text_of, (catalog_revision, step, facts, before, reply)))}]")
 
 
 # --- flat values ---------------------------------------------------------------------------------------------------
@@ -245,18 +245,22 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
     )
 
 
+@lru_cache(256)
 def activation_json(activation: Activation) -> list[Json]:
-    return [
-        {  # spelled out: a set of a dozen bundles is written three times with every decision
-            "id": entry.id,
-            "origin": entry.origin,
-            "used": entry.used,
-            "inherited": entry.inherited,
-            "place": entry.place,
-            "tools": [_flat_json(tool) for tool in entry.tools],
-        }
-        for entry in activation.entries
-    ]
+    """Return the set as recorded, with its text: it is written for two decisions, and digested."""
+    return EncodedRows(
+        [
+            {  # spelled out: a set of a dozen bundles is written three times with every decision
+                "id": entry.id,
+                "origin": entry.origin,
+                "used": entry.used,
+                "inherited": entry.inherited,
+                "place": entry.place,
+                "tools": [_flat_json(tool) for tool in entry.tools],
+            }
+            for entry in activation.entries
+        ]
+    )
 
 
 def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
@@ -359,13 +363,15 @@ def outcome_json(decision: Decision) -> Json:
         "candidates": [_flat_json(candidate) for candidate in decision.candidates],
         "search": search_json(decision.search),
         "model": _flat_json(decision.model) if decision.model is not None else None,
-        "activation": {
-            "before": activation_json(decision.before),
-            "after": activation_json(decision.after),
-            "evicted": list(decision.evicted),
-        },
+        "activation": _sets_json(decision),
         "exposure": _flat_json(decision.exposure),
     }
+
+
+def _sets_json(decision: Decision) -> EncodedObject:
+    before, after, evicted = activation_json(decision.before), activation_json(decision.after), list(decision.evicted)
+    text = f'{{"after":{text_of(after)},"before":{text_of(before)},"evicted":{encode(evicted)}}}'
+    return EncodedObject({"before": before, "after": after, "evicted": evicted}, text)
 
 
 def decision_from(record: Mapping[str, Any]) -> Decision:
