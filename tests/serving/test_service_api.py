@@ -136,6 +136,7 @@ def test_what_cant_be_done_is_a_problem_with_a_code_and_advice(site: Any) -> Non
                 assert "Value error" not in said["detail"], name
             wrong = (await http.post("/v1/route", json={**STEP, "step": "", "key": "secret" * 99})).json()
             assert [row["pointer"] for row in wrong["errors"]] == ["/step", "/key"]
+            assert all(f"{row['pointer']}: {row['detail']}" in wrong["detail"] for row in wrong["errors"])
             assert "secret" not in json.dumps(wrong)
 
     site.serve_all(work)
