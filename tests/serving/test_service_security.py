@@ -208,6 +208,28 @@ def test_tokens_follow_their_file_and_a_broken_one_changes_nothing(
     assert "secret-in-the-wrong-place" not in err
 
 
+def test_a_token_added_while_the_service_runs_counts_at_once(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 3600)
+    reads: list[int] = []
+
+    class Counted(AccessTokens):
+        def read(self) -> Any:
+            reads.append(1)
+            return super().read()
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token="late-" + "x" * 40) as late, site.http(endpoint, token=ALICE) as alice:
+            assert [(await late.get("/openapi.json")).status_code for _ in range(50)] == [401] * 50
+            assert len(reads) == 1  # strangers have the file looked at, and not read
+            token_file(site.folder, [("late-" + "x" * 40, ["route"], "", "")])
+            assert (await late.get("/openapi.json")).status_code == 200
+            assert (await alice.get("/openapi.json")).status_code == 401
+        assert len(reads) == 2
+
+    token_file(site.folder)
+    site.serve_all(work, tokens=Counted(site.folder / "tokens.toml"))
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [

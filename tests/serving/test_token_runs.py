@@ -200,6 +200,18 @@ def test_a_closed_run_is_followed_by_another_but_not_under_an_open_session(site:
     assert sorted(routed) == [1, 1, 2]
 
 
+def test_a_service_that_was_started_again_begins_another_run_and_leaves_the_first_closed(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.client(endpoint, "auto", run_id=None) as connected:
+            await searched(connected)
+
+    for _ in range(2):
+        site.serve(work)
+    assert [[row["type"] for row in rows].count("route.decided") for rows in own_runs(site.folder).values()] == [1, 1]
+    closed = [json.loads((site.folder / "runs" / run_id / "run.json").read_text()) for run_id in own_runs(site.folder)]
+    assert all("closed" in header for header in closed)
+
+
 def test_a_route_for_the_place_says_what_is_shown_and_the_declared_order_is_kept(site: Any) -> None:
     route = '[[routes]]\nname = "mine"\nworkflow = "mcp"\nrole = "reader"\nbundles = ["kit.some"]\n'
     (site.folder / "config" / "routes.toml").write_text(route, encoding="utf-8")

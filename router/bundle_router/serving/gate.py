@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,13 +49,14 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What lets a request in: the service's own names, its tokens, the paths that nobody needs one for, and what finds
-    whose a browser's cookie is (for pages alone)."""
+    """What lets a request in: the service's own names, its tokens, the paths that nobody needs one for, what finds
+    whose a browser's cookie is (for pages alone), and what looks for new tokens when an unknown one comes."""
 
     own: OwnNames
     keys: Keys
     open_to_all: frozenset[bytes] = frozenset()
     browsers: Callable[[list[bytes]], Caller | None] | None = None
+    renew: Callable[[], Awaitable[bool]] | None = None
 
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.serving.gate import PROGRAMS, Admission, judge, misplaced
+from bundle_router.serving.gate import PROGRAMS, UNAUTHORIZED, Admission, judge, misplaced
 from bundle_router.serving.keys import Scope
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, lacks, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
@@ -43,7 +43,9 @@ class RequestGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        judged = judge(scope["raw_path"], scope["headers"], self._admission)
+        judged, renew = judge(scope["raw_path"], scope["headers"], self._admission), self._admission.renew
+        if judged is UNAUTHORIZED and renew is not None and await renew():
+            judged = judge(scope["raw_path"], scope["headers"], self._admission)
         if not isinstance(judged, Refusal) and misplaced(scope["raw_path"]):
             judged = NOTHING
 

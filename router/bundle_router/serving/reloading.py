@@ -54,10 +54,10 @@ class ConfigWatch:
         """What is wrong with the files as they are now; empty where they are in force."""
         return (*self._config_problems, *((self._token_problem,) if self._token_problem else ()))
 
-    async def look_at_tokens(self) -> None:
-        """Take over the token file as it is now, if it is one."""
-        if self._tokens is None or not await asyncio.to_thread(self._tokens.changed):
-            return
+    async def look_at_tokens(self) -> bool:
+        """Take over the token file as it is now, if it is one; whether it was. One `stat` where it did not change."""
+        if self._tokens is None or not self._tokens.changed():
+            return False
         try:
             self._keys.named = await asyncio.to_thread(self._tokens.read)
             self._token_problem = ""
@@ -65,6 +65,7 @@ class ConfigWatch:
         except RequestError as error:
             self._token_problem = error.message
             self._router.endpoint.report("error", "tokens.refused", error=error)
+        return not self._token_problem
 
     async def look(self) -> None:
         """Take over what was edited since the last look."""

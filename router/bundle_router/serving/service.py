@@ -114,7 +114,9 @@ async def serve(
         api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
         stack.callback(api.close)
         routes = [*mcp_routes(runs), *api.routes(), *probe_routes(router, metrics, watch, lambda: runs.trouble)]
-        admission = Admission(address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL))
+        admission = Admission(
+            address.own_names(endpoint.port), keys, frozenset(OPEN_TO_ALL), renew=watch.look_at_tokens
+        )
         if pages is not None:
             from bundle_router.serving.sign_in import PATH, BrowserSessions
 
