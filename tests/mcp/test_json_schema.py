@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -423,6 +424,32 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
         checker.close()
 
     asyncio.run(main())
+
+
+def test_a_long_check_sleeps_now_and_then_in_its_thread_and_never_on_the_event_loop() -> None:
+    """RE2 lets go of the interpreter so often that a loop which waits for it would be passed over."""
+    slept: list[str] = []
+
+    def note(_frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and function is time.sleep:
+            slept.append(threading.current_thread().name)
+
+    async def main() -> None:
+        checker = SchemaChecker()
+        schema, value = {"propertyNames": {"pattern": "^n"}}, {f"name{n}": n for n in range(60_000)}
+        await checker.problems("s.t", schema, value)
+        checker.close()
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        asyncio.run(main())
+        JsonSchema({"items": {"type": "integer"}}).problems([1] * 60_000, CHECK_STEPS)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert len(slept) >= 10
+    assert threading.main_thread().name not in slept
 
 
 def test_what_is_done_on_the_event_loop_is_a_small_part_of_a_check() -> None:

@@ -28,6 +28,10 @@ TEXT_PER_STEP: Final = 64
 """Characters of canonical text that one step pays for."""
 CLOCK_EVERY: Final = 1_024
 """Steps between two looks at the clock."""
+PAUSE_S: Final = 0.0005
+PAUSE_EVERY_S: Final = 0.002
+"""RE2 lets go of the interpreter for each match. An event loop that waits for it is woken, comes too late every time,
+and waits anew: for 90 ms, as measured. So a thread that checks sleeps now and then."""
 MANY_PARTS: Final = 256
 MAX_SHOWN: Final = 60
 
@@ -171,6 +175,8 @@ class ValueCheck:
         self._steps = steps
         self._look_at = steps - CLOCK_EVERY
         self._cpu_until = 0.0  # from the first look at the clock: most checks end before it
+        self._pause_at = 0.0
+        self._may_pause = False
         self._until = until
         self._texts: dict[int, str] = {}
 
@@ -185,6 +191,9 @@ class ValueCheck:
             self._cpu_until = self._cpu_until or now + CHECK_CPU_S
             if now > self._cpu_until or time.monotonic() > self._until:
                 raise OutOfSteps("too slow")
+            if self._may_pause and now > self._pause_at:
+                self._pause_at = now + PAUSE_EVERY_S
+                time.sleep(PAUSE_S)
 
     def kind(self, value: Any) -> str:
         kind = KINDS.get(type(value))
@@ -277,6 +286,7 @@ class ValueCheck:
         if linear is None:
             return None
         self.spend(1 + len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS)
+        self._may_pause = self._until < math.inf  # else it may be done on an event loop
         return linear.is_in(text)
 
 
