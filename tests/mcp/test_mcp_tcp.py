@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
 
 import httpx2
+from bundle_router.adapters.mcp.channels import PIECE_BYTES, Channel, ChannelPool, Headers
+from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.http import TcpPool
 
 T = TypeVar("T")
@@ -94,3 +96,34 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again() -> No
             await closed.wait()
 
     against(serve, work)
+
+
+def test_no_more_than_a_piece_is_read_from_a_connection_at_a_time() -> None:
+    """With asyncio's own size 50 connections that send 5 MB each take a loop 20 ms a turn."""
+    pieces: list[int] = []
+
+    class Counting:
+        done = False
+        end: Callable[[ServerFault], None]
+
+        def head(self, status: int, headers: Headers) -> None: ...
+
+        def body(self, piece: bytes) -> None:
+            pieces.append(len(piece))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4000000\r\n\r\n" + bytes(4_000_000))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            pool = ChannelPool("127.0.0.1", server.sockets[0].getsockname()[1], None, 1)
+            await pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Counting())
+            pool.close()
+
+    asyncio.run(main())
+    assert sum(pieces) == 4_000_000
+    assert max(pieces) <= PIECE_BYTES
+    assert len(Channel().get_buffer(256 * 1024)) == PIECE_BYTES
