@@ -235,6 +235,33 @@ def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shap
     written = list(json_text.pieces(value))
     assert max(map(len, written)) < 64_000, "what the codec writes in one go"
     assert json.loads("".join(written)) == value
+    indented = list(json_text.pieces(value, indented=True))
+    assert max(map(len, indented)) < 128_000, "what is written in one go"
+    assert "".join(indented) == json.dumps(value, indent=1)
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": "\ud800"}, {"a": float("nan")}, {"a": {}, "b": []}, [1 << 70, -1e300], "é\n", []]
+)
+def test_json_with_indents_is_as_python_writes_it(value: Any) -> None:
+    assert json_text.dumped(value, indented=True) == json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
+    value = SHAPES["objects in a list"]
+    written: list[bool] = []
+
+    def note(frame: Any, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code is json_text.dumped.__code__ and frame.f_locals["value"] is value:
+            written.append(frame.f_locals["indented"])
+
+    sys.setprofile(note)
+    try:
+        shaped = shape((Data(value),), 12_000, describe)
+    finally:
+        sys.setprofile(None)
+    assert written == [False, True]
+    assert shaped.original_bytes == len(json.dumps(value, separators=(",", ":")))
 
 
 def test_a_value_without_payloads_is_shaped_without_being_copied() -> None:

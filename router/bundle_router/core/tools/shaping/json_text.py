@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 LARGE: Final = 128 * 1024
 """Characters from which on a text is read that way; it takes a third longer."""
 _LEVELS: Final = 200
@@ -37,21 +39,23 @@ def parse_finite(text: str) -> Any:
     return _FINITE.decode(text)
 
 
-def dumped(value: Any) -> str:
-    """Return the value as compact JSON in its own order."""
-    return "".join(pieces(value))
+def dumped(value: Any, *, indented: bool = False) -> str:
+    """Return the value as JSON in its own order: compact, or `indented` by a space a level."""
+    return "".join(pieces(value, indented=indented))
 
 
-def pieces(value: Any, level: int = 0) -> Iterator[str]:
+def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[str]:
     """Yield what `dumped` joins: no piece holds more than one text, or a few thousand values."""
+    line = "\n" + " " * level if indented else ""
     if level >= _LEVELS or _weight(value) < _BATCH:
-        yield _ENCODE(value)
+        yield _written(value, line)
     elif isinstance(value, dict):
-        yield "{"
-        for index, (name, part) in enumerate(value.items()):
-            yield f"{',' if index else ''}{_ENCODE({name: 0})[1:-2]}"
-            yield from pieces(part, level + 1)
-        yield "}"
+        before = "{" + line + " " * indented
+        for name, part in value.items():
+            yield before + _ENCODE({name: 0})[1:-2] + " " * indented
+            yield from pieces(part, level + 1, indented=indented)
+            before = "," + line + " " * indented
+        yield line + "}"
     else:
         before = "["
         group: list[Any] = []
@@ -59,16 +63,27 @@ def pieces(value: Any, level: int = 0) -> Iterator[str]:
         for part in value:
             heavy = (added := 1 + _weight(part)) >= _BATCH
             if group and (heavy or weight + added >= _BATCH):
-                yield before + _ENCODE(group)[1:-1]
+                yield before + _written(group, line)[1 : -1 - len(line)]
                 before, group, weight = ",", [], 0
             if heavy:
-                yield before
+                yield before + line + " " * indented
                 before = ","
-                yield from pieces(part, level + 1)
+                yield from pieces(part, level + 1, indented=indented)
             else:
                 group.append(part)
                 weight += added
-        yield (before + _ENCODE(group)[1:-1] if group else "") + "]"
+        yield (before + _written(group, line)[1 : -1 - len(line)] if group else "") + line + "]"
+
+
+def _written(value: Any, line: str) -> str:
+    """Return a value in one go: compact, or with the ends of its lines where it stands."""
+    if not line:
+        return _ENCODE(value)
+    try:  # Python's own takes ten times as long where it indents
+        text = to_json(value, indent=1, inf_nan_mode="constants").decode()
+    except ValueError:  # a lone surrogate
+        text = json.dumps(value, ensure_ascii=False, indent=1)
+    return text.replace("\n", line)
 
 
 def _weight(value: Any) -> int:

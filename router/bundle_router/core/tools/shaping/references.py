@@ -111,6 +111,8 @@ class References:
             items = [item if _is_plain(item) else self.value(item, depth + 1) for item in value]
             return value if all(map(is_, items, value)) else items
         payload = _payload_key(value)
+        if payload is None and all(map(_is_plain, value)) and all(map(_is_plain, value.values())):
+            return value
         replaced = {
             key if _is_plain(key) else self.text(key): self._declared(item, value)
             if key == payload

@@ -42,13 +42,14 @@ class _Piece:
     uri: str = ""
     """Of a resource; the first line of `shown` then says so."""
     mime_type: str = ""
+    size: int = 0  # of the JSON `value`
 
     @property
     def full(self) -> str:
         """What an artifact of it holds."""
         if self.value is None:
             return self.text
-        return without_surrogates(json.dumps(self.value, ensure_ascii=False, indent=1))
+        return without_surrogates(dumped(self.value, indented=True))
 
     @property
     def part(self) -> Part:
@@ -64,6 +65,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
     kept_blocks = without_copies(blocks)
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
+    sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
     shown = "\n".join(piece.shown for piece in pieces)
     rules = {
         "copies": len(kept_blocks) < len(blocks),
@@ -79,7 +81,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
     return ShapedResult(
         text=text,
         blobs=references.blobs,
-        original_bytes=sum(_size(block) for block in blocks),
+        original_bytes=sum(_size(block, sizes) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
         rule="+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is",
         flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
@@ -95,7 +97,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         value = references.value(block.value)
         raw = dumped(value)
         shown = visible(raw)
-        return _Piece("", shown, value, escaped=shown != raw)
+        return _Piece("", shown, value, escaped=shown != raw, size=len(raw.encode("utf-8", "surrogatepass")))
     text = _titled(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
@@ -156,13 +158,13 @@ def _failed(pieces: Sequence[_Piece]) -> bool:
     return looks_like_error(first.text) or says_failed(parse(first.text))
 
 
-def _size(block: Block) -> int:
+def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a value
     if isinstance(block, Media):
         return len(block.data)
     if isinstance(block, Text):
         return len(block.text.encode("utf-8", "surrogatepass"))
     try:
-        return len(dumped(block.value).encode("utf-8", "surrogatepass"))
+        return known.get(id(block.value)) or len(dumped(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:
         return 0  # deeper than JSON's own encoder goes; what is shown of it is bounded by References.value
 
