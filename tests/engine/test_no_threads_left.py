@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
-from bundle_router.adapters.workers import Stage, Workers, in_turn
+from bundle_router.adapters.workers import FULL_EVERY, Stage, Workers, in_turn
 from bundle_router.engine.flow import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
@@ -94,12 +96,56 @@ def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals()
     assert done == [(1, "shaped"), (4, "shaped"), (3, "taken_apart"), (0, "read"), (2, "read")]
 
 
+def as_soon_as(is_so: Callable[[], bool]) -> None:
+    tries = iter(range(3_000))
+    while not is_so():
+        assert next(tries, None) is not None, "it is not as before"
+        threading.Event().wait(0.01)
+
+
 def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_and_as_before_afterwards() -> None:
     """An event loop that wakes waits for the interpreter two or three times, each time so long."""
-    before = sys.getswitchinterval()
+    as_soon_as(lambda: sys.getswitchinterval() > 0.001)
 
     async def main() -> float:
         return await in_turn("read", sys.getswitchinterval)
 
     assert asyncio.run(main()) <= 0.001
-    assert sys.getswitchinterval() == before
+    as_soon_as(lambda: sys.getswitchinterval() > 0.001)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_collection_goes_through_all_of_a_large_result_and_the_collector_is_as_before_afterwards(
+    fails: bool,
+) -> None:
+    """One takes 100 ms, in which every event loop of the process stands still."""
+    as_soon_as(lambda: gc.get_threshold()[2] < 1_000)
+    before = gc.get_threshold()
+    kept: list[list[int]] = []
+
+    def work() -> None:
+        kept.extend([n] for n in range(1_000_000))  # so many new ones that one is due
+        if fails:
+            raise ValueError("no JSON")
+
+    async def main() -> int:
+        gc.collect()
+        counted: int = gc.get_stats()[2]["collections"]
+        with contextlib.suppress(ValueError):
+            await in_turn("read", work)
+        kept.extend([n] for n in range(10_000))  # it waits for the next stage, and the loop goes on
+        counted = int(gc.get_stats()[2]["collections"]) - counted
+        kept.clear()
+        return counted
+
+    assert asyncio.run(main()) == 0
+    as_soon_as(lambda: gc.get_threshold() == before)
+
+
+def test_after_many_large_results_the_collector_goes_through_everything_though_more_are_waiting() -> None:
+    async def main() -> None:
+        await asyncio.gather(*(in_turn("read", lambda: None) for _ in range(FULL_EVERY)))
+
+    counted = gc.get_stats()[2]["collections"]
+    asyncio.run(main())
+    assert gc.get_stats()[2]["collections"] > counted

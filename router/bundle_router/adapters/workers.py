@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Literal, TypeVar
 
 from bundle_router.errors import ToolFailure
@@ -19,54 +20,51 @@ T = TypeVar("T")
 
 _LAST: Final = 100
 _SWITCH_S: Final = 0.001
-_Job = tuple[int, int, Callable[[], None] | None]
+_IDLE_S: Final = 1.0
+_NEVER: Final = 2**31 - 1
+FULL_EVERY: Final = 1_000
+_TIMES: Final = itertools.count(1)
+Action = Callable[[], None]
+_Job = tuple[int, int, Action | None]
 Stage = Literal["read", "taken_apart", "shaped"]
 _RANKS: Final[dict[Stage, int]] = {"shaped": 0, "taken_apart": 1, "read": 2}
-"""What is further on comes first, so that few large results are whole in memory at a time: each collection of garbage
-goes through all of them, and holds the interpreter meanwhile."""
+"""What is further on comes first, so that few large results are whole in memory at a time."""
 
 
 class Workers:
     """Up to `limit` threads, started as they are needed, that run functions for any event loop.
 
-    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending.
+    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending. With
+    `when_idle`, called where nothing came for a second, the lowest rank is first, and what came first among equals.
     """
 
-    def __init__(self, limit: int, name: str = "bundle-router-tool", *, ranked: bool = False) -> None:
+    def __init__(self, limit: int, name: str = "bundle-router-tool", when_idle: Action | None = None) -> None:
         self._limit = limit
         self._name = name
+        self._when_idle = when_idle
         self._numbers = itertools.count()
-        # The first has locks of its own, in Python: twice the price of the second.
         self._waiting: queue.PriorityQueue[_Job] | queue.SimpleQueue[_Job]
-        self._waiting = queue.PriorityQueue() if ranked else queue.SimpleQueue()
+        self._waiting = queue.PriorityQueue() if when_idle else queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0
 
     def submit(self, work: Callable[[], T], rank: int = 0) -> asyncio.Future[T]:
-        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy: where
-        work is `ranked` the lowest rank is first, and what came first among equals.
-
-        Raises ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
+        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy. Raises
+        ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
-
         def job() -> None:
-            result, error = None, None
+            settle: Callable[[], object]
             try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
-                error = raised
+                settle = partial(future.set_result, work())
+            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
+                settle = partial(future.set_exception, error)
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(lambda: future.done() or settle())
+            with self._lock:
+                self._busy -= 1
 
         with self._lock:
             self._busy += 1
@@ -84,10 +82,16 @@ class Workers:
         return future
 
     def _serve(self) -> None:
-        while (job := self._waiting.get()[2]) is not None:
+        idle_s = None
+        while True:
+            try:
+                job = self._waiting.get(timeout=idle_s)[2]
+                idle_s = _IDLE_S if self._when_idle else None
+            except queue.Empty:
+                job, idle_s = self._when_idle, None
+            if job is None:
+                return
             job()
-            with self._lock:
-                self._busy -= 1
 
     def close(self, wait_s: float = 0.0) -> None:
         """Let idle threads end; one that is busy ends after its work, and is waited for so long at most."""
@@ -101,19 +105,27 @@ class Workers:
 
 @lru_cache(maxsize=1)
 def _one_at_a_time(_process: int) -> Workers:
-    return Workers(1, "large-results", ranked=True)  # it stays for as long as the process
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
+
+    def as_before() -> None:
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+
+    return Workers(1, "large-results", as_before)  # it stays for as long as the process
 
 
 def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
     """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
-    two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`."""
+    two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`.
+
+    A collection of garbage that goes through all of a large result stops every loop for 100 ms: there is none until no
+    large result has come for a second, but once in so many that what they leave may add up."""
 
     def yielding() -> T:
-        before = sys.getswitchinterval()  # an event loop that wakes waits so long for the interpreter, several times
-        sys.setswitchinterval(min(before, _SWITCH_S))
-        try:
-            return work()
-        finally:
-            sys.setswitchinterval(before)
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))  # a loop waits for it several times
+        gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
+        if next(_TIMES) % FULL_EVERY == 0:
+            gc.collect()
+        return work()
 
     return _one_at_a_time(os.getpid()).submit(yielding, _RANKS[stage])
