@@ -90,7 +90,8 @@ class Scratch(Protocol):
 class ArtifactStore(Protocol):
     """Content-addressed bytes of one run."""
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact: ...
+    def put(self, data: bytes) -> str:
+        """Store the bytes and return their digest. Raises StorageError (and leaves nothing behind), CorruptRun."""
 
     def get(self, sha256: str) -> bytes:
         """Return the bytes, checked against the digest. Raises KeyError if absent, CorruptRun if they do not match."""

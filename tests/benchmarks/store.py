@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
-from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.records.chain import encode_record, genesis, seal_text
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def measure(url: str, count: int) -> None:
-    stores = [PostgresRunStore(url, clock=SystemClock(), describe=describe) for _ in range(2)]
+    stores = [PostgresRunStore(url, clock=SystemClock()) for _ in range(2)]
     alone = stores[0].create("alone", header=HEADER, catalog=CATALOG)
     turns = [stores[0].create("turns", header=HEADER, catalog=CATALOG), stores[1].open("turns")]
     lines = sealed()

@@ -17,7 +17,6 @@ import pytest
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES
-from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.ports import RunLog, RunStore
 from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
 
@@ -59,7 +58,7 @@ class DirectoryPlace(Place):
 
     def store(self) -> RunStore:
         def artifacts(path: str) -> RunArtifacts:
-            return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
+            return RunArtifacts(path)
 
         return DiskRunStore(self._folder, clock=FakeClock(), artifacts=artifacts)
 
@@ -88,7 +87,7 @@ class DatabasePlace(Place):
     def store(self) -> RunStore:
         from bundle_router.adapters.postgres import PostgresRunStore
 
-        return PostgresRunStore(self._url, clock=FakeClock(), describe=lambda data: MediaFacts("text/plain"))
+        return PostgresRunStore(self._url, clock=FakeClock())
 
     def kill(self, store: RunStore, logs: Sequence[RunLog], dice: random.Random | None) -> None:
         store.close()

@@ -488,7 +488,7 @@ def test_what_an_ancestor_loses_before_a_call_begins_is_lost_to_the_call() -> No
         router.route_sync(step("top"))
         router.route_sync(step("leaf", parent_run_id="top"))
         kept = router.fakes.store.log("leaf").artifacts()
-        uri = kept.put(b"bytes").uri
+        uri = f"artifact:sha256:{kept.put(b'bytes')}"
         get = kept.get
 
         def narrowing(sha256: str) -> bytes:
@@ -505,8 +505,8 @@ def test_an_altered_artifact_as_an_argument_is_a_refusal_on_record() -> None:
         router.route_sync(step())
         kept = router.fakes.store.log("r-1").artifacts()
         stored = kept.put(b"bytes")
-        kept.bytes[stored.sha256] = b"others"
-        result = router.call_sync("r-1", "s.a", {"data": stored.uri})
+        kept.bytes[stored] = b"others"
+        result = router.call_sync("r-1", "s.a", {"data": f"artifact:sha256:{stored}"})
         assert (result.outcome, result.code) == ("invalid_arguments", "storage")
         assert router.fakes.records("r-1")[-1]["call_id"] == result.call_id
 

@@ -42,7 +42,7 @@ class JumpingClock(FakeClock):
 def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_path: Path) -> None:
     clock = JumpingClock()
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("r", bundles=("a",))])
-    store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path, describe=describe))
+    store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path))
     deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
     engine = Engine(
         catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.testing import FakeClock
 
@@ -46,7 +45,7 @@ def make_store(url: str) -> Iterator[Callable[..., PostgresRunStore]]:
     def make(**options: Any) -> PostgresRunStore:
         objects = options.pop("objects", "")
         whole = url + (f"&objects={objects}" if objects else "")
-        made.append(PostgresRunStore(whole, clock=FakeClock(), describe=describe, **options))
+        made.append(PostgresRunStore(whole, clock=FakeClock(), **options))
         return made[-1]
 
     yield make

@@ -98,18 +98,18 @@ def test_large_artifacts_are_objects_and_go_with_the_last_run(make_store: Make, 
     store = make_store(objects="s3://artifacts/runs")
     logs = [store.create(run_id, header=HEADER, catalog=CATALOG) for run_id in ("one", "two")]
     stored = [log.artifacts().put(LARGE) for log in logs]
-    assert [log.artifacts().get(stored[0].sha256) for log in logs] == [LARGE, LARGE]
+    assert [log.artifacts().get(stored[0]) for log in logs] == [LARGE, LARGE]
     with psycopg.connect(url) as connection:
         assert connection.execute("select size, data from router_artifacts").fetchall() == [(len(LARGE), None)]
     for log in logs:
         log.close()
     archive = open_archive(f"{url}&objects=s3://artifacts/runs")
     assert archive.delete("one")
-    assert archive.artifacts("two").get(stored[0].sha256) == LARGE
+    assert archive.artifacts("two").get(stored[0]) == LARGE
     assert prune(archive, now="2030-01-01T00:00:00Z", max_bytes=0).deleted == ("two",)
     assert store.objects is not None
     with pytest.raises(KeyError):
-        store.objects.get(stored[0].sha256)
+        store.objects.get(stored[0])
 
 
 @pytest.mark.usefixtures("environment")
@@ -118,10 +118,10 @@ def test_an_object_that_was_changed_is_not_given_out(make_store: Make) -> None:
     artifacts = store.create("r", header=HEADER, catalog=CATALOG).artifacts()
     stored = artifacts.put(LARGE)
     assert store.objects is not None
-    store.objects.delete(stored.sha256)
-    store.objects.put(stored.sha256, b"something else")
+    store.objects.delete(stored)
+    store.objects.put(stored, b"something else")
     with pytest.raises(CorruptRun):
-        artifacts.get(stored.sha256)
+        artifacts.get(stored)
 
 
 @pytest.mark.usefixtures("environment")
@@ -131,10 +131,10 @@ def test_an_object_store_that_is_away_is_a_typed_error_in_bounded_time(make_stor
     stored = artifacts.put(LARGE)
     s3.stop()
     try:
-        for ask in (lambda: artifacts.get(stored.sha256), lambda: artifacts.put(LARGE + b"y")):
+        for ask in (lambda: artifacts.get(stored), lambda: artifacts.put(LARGE + b"y")):
             with pytest.raises(StorageError) as raised:
                 ask()
             assert raised.value.kind == "unreachable"
-        assert artifacts.get(artifacts.put(b"small").sha256) == b"small"
+        assert artifacts.get(artifacts.put(b"small")) == b"small"
     finally:
         s3.start()

@@ -17,7 +17,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.core.records.chain import check, parse
 from bundle_router.errors import RunBusy, StorageError
@@ -45,7 +44,7 @@ def server() -> Iterator[Server]:
 
 
 def begin(url: str, run_id: str) -> None:
-    store = PostgresRunStore(url, clock=FakeClock(), describe=describe)
+    store = PostgresRunStore(url, clock=FakeClock())
     store.create(run_id, header=HEADER, catalog=CATALOG).close()
     store.close()
 
@@ -131,7 +130,7 @@ def test_connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(serve
     begin(server.url, "cut")
     proxy = CuttingProxy(server.folder, SEED)
     url = server.url.replace(str(server.folder), str(proxy.folder))
-    store = PostgresRunStore(url, clock=FakeClock(), describe=describe, wait_s=3.0)
+    store = PostgresRunStore(url, clock=FakeClock(), wait_s=3.0)
     acknowledged: dict[int, tuple[int, str]] = {}
     try:
         log = store.open("cut")
@@ -190,7 +189,7 @@ def standby_names(server: Server) -> str:
 
 def test_a_commit_that_no_replica_confirmed_is_not_acknowledged(server: Server) -> None:
     begin(server.url, "alone")
-    store = PostgresRunStore(server.url, clock=FakeClock(), describe=describe, wait_s=1.0)
+    store = PostgresRunStore(server.url, clock=FakeClock(), wait_s=1.0)
     log = store.open("alone")
     assert log is not None
     assert log.append("routing", {"type": "step.taken", "number": 0}).seq == 0

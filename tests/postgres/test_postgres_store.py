@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.postgres.schema import VERSION, migrate
 from bundle_router.core.records.chain import check
@@ -172,25 +171,22 @@ def test_artifacts_are_kept_once_for_all_runs(make_store: Make, tmp_path: Path, 
     store = make_store(objects=objects)
     data = b"x" * size
     kept = [created(store, run_id).artifacts() for run_id in ("one", "two")]
-    stored = [artifacts.put(data, name="x.txt") for artifacts in kept]
+    stored = [artifacts.put(data) for artifacts in kept]
     assert stored[0] == stored[1]
-    assert stored[0].sha256 == hashlib.sha256(data).hexdigest()
-    assert [artifacts.get(stored[0].sha256) for artifacts in kept] == [data, data]
+    assert stored[0] == hashlib.sha256(data).hexdigest()
+    assert [artifacts.get(stored[0]) for artifacts in kept] == [data, data]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == (1 if with_objects and size > 1024 * 1024 else 0)
     with pytest.raises(KeyError):
-        created(store, "three").artifacts().get(stored[0].sha256)
+        created(store, "three").artifacts().get(stored[0])
     with pytest.raises(RequestError):
         kept[0].get("../x")
 
 
 def test_a_database_that_is_not_there_is_a_typed_error_in_bounded_time(tmp_path: Path) -> None:
-    from bundle_router.adapters.media import describe
     from bundle_router.testing import FakeClock
 
-    store = PostgresRunStore(
-        f"postgresql://tests:secret@/postgres?host={tmp_path}", clock=FakeClock(), describe=describe, wait_s=0.5
-    )
+    store = PostgresRunStore(f"postgresql://tests:secret@/postgres?host={tmp_path}", clock=FakeClock(), wait_s=0.5)
     with pytest.raises(StorageError) as raised:
         store.open("r")  # it tries again until its time is over, and not for ever
     assert raised.value.kind == "unreachable"
@@ -246,7 +242,7 @@ def test_who_waits_hears_of_the_end_of_a_call(make_store: Make) -> None:
 
 def test_options_of_the_url_reach_the_server_as_they_were_written(url: str) -> None:
     both = f"{url}%20-capplication_name%3Dx"
-    store = PostgresRunStore(f"{both}&objects=memory:///", clock=FakeClock(), describe=describe)
+    store = PostgresRunStore(f"{both}&objects=memory:///", clock=FakeClock())
     store.create("r", header=HEADER, catalog=CATALOG).close()
     store.close()
     with psycopg.connect(url) as connection:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 import time
 
-from bundle_router.adapters.media import describe
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.system import SystemClock
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 
 
 def work(url: str, run_id: str, first: int, count: int) -> None:
-    store = PostgresRunStore(url, clock=SystemClock(), describe=describe, wait_s=2.0)
+    store = PostgresRunStore(url, clock=SystemClock(), wait_s=2.0)
     log = None
     for number in range(first, first + count):
         for _ in range(200):

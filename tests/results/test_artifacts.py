@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 from bundle_router.adapters.artifact_files import ArtifactReader, RunArtifacts
-from bundle_router.adapters.media import describe
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.errors import CorruptRun, RequestError, StorageError
-from bundle_router.ports import Artifact, ArtifactStore
+from bundle_router.ports import ArtifactStore
 
 HELLO = b"hello"
 DIGEST = hashlib.sha256(HELLO).hexdigest()
@@ -32,7 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(run_dir: Path) -> RunArtifacts:
-    return RunArtifacts(run_dir, describe=describe)
+    return RunArtifacts(run_dir)
 
 
 def path_of(run_dir: Path, sha256: str = DIGEST) -> Path:
@@ -44,18 +43,15 @@ def files(run_dir: Path) -> list[Path]:
 
 
 def test_bytes_come_back_by_their_digest(store: ArtifactStore, run_dir: Path) -> None:
-    stored = store.put(HELLO, claimed_type="image/png", name="../../etc/passwd\0")
-    assert stored == Artifact(
-        f"artifact:sha256:{DIGEST}", DIGEST, "text/plain; charset=utf-8", 5, "image/png", "../../etc/passwd\0"
-    )
+    assert store.put(HELLO) == DIGEST
     assert store.get(DIGEST) == HELLO
     assert files(run_dir) == [path_of(run_dir)]
 
 
 def test_equal_content_is_one_file_however_often_it_is_put(store: RunArtifacts, run_dir: Path) -> None:
-    store.put(HELLO, name="a")
+    store.put(HELLO)
     before = path_of(run_dir).stat()
-    store.put(HELLO, name="b")
+    store.put(HELLO)
     after = path_of(run_dir).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     assert len(files(run_dir)) == 1
@@ -162,7 +158,7 @@ def test_a_deleted_run_directory_is_said(store: RunArtifacts, run_dir: Path) -> 
 
 
 def test_more_than_the_limit_is_refused_and_nothing_is_left(run_dir: Path) -> None:
-    store = RunArtifacts(run_dir, describe=describe, max_bytes=4)
+    store = RunArtifacts(run_dir, max_bytes=4)
     with pytest.raises(StorageError, match="more than the 4") as caught:
         store.put(HELLO)
     assert caught.value.kind == "too_large"
@@ -185,7 +181,7 @@ from bundle_router.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    RunArtifacts(sys.argv[1], describe=lambda data: MediaFacts("x/y")).put(bytes(200_000))
+    RunArtifacts(sys.argv[1]).put(bytes(200_000))
 except StorageError as error:
     print(error.kind, error.message)
 """
@@ -201,7 +197,7 @@ def test_storing_ten_megabytes_takes_no_second_copy(store: RunArtifacts) -> None
     data = b"0123456789" * 1_000_000
     store.put(HELLO)
     tracemalloc.start()
-    sha256 = store.put(data).sha256
+    sha256 = store.put(data)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.reset_peak()
     assert len(store.get(sha256)) == len(data)
@@ -218,7 +214,7 @@ def test_threads_that_put_the_same_content_leave_one_file(store: RunArtifacts, r
         barrier.wait()
         try:
             for data in contents:
-                store.get(store.put(data).sha256)
+                store.get(store.put(data))
         except BaseException as error:  # noqa: BLE001 - handed to the test's thread
             failures.append(error)
 
@@ -238,7 +234,7 @@ def test_no_descriptor_stays_open(store: RunArtifacts, run_dir: Path) -> None:
     store.put(HELLO)
     before = len(list(listing.iterdir()))
     for n in range(50):
-        store.get(store.put(b"%d" % n).sha256)
+        store.get(store.put(b"%d" % n))
         with pytest.raises(KeyError):
             store.get("0" * 64)
     path_of(run_dir).write_bytes(b"x")
@@ -249,7 +245,7 @@ def test_no_descriptor_stays_open(store: RunArtifacts, run_dir: Path) -> None:
 
 
 def test_what_another_process_wrote_can_be_listed_and_checked(store: RunArtifacts, run_dir: Path) -> None:
-    digests = sorted(store.put(bytes([n]) * n).sha256 for n in range(5))
+    digests = sorted(store.put(bytes([n]) * n) for n in range(5))
     (run_dir / "artifacts" / "sha256" / "ab").mkdir(exist_ok=True)
     (run_dir / "artifacts" / "sha256" / "ab" / ".new-0123").write_bytes(b"")
     (run_dir / "artifacts" / "sha256" / "README").write_bytes(b"")
@@ -265,5 +261,5 @@ def test_what_another_process_wrote_can_be_listed_and_checked(store: RunArtifact
 
 
 def test_durable_puts_read_back_the_same(run_dir: Path) -> None:
-    durable = RunArtifacts(run_dir, describe=describe, durable=True)
-    assert durable.get(durable.put(HELLO).sha256) == HELLO
+    durable = RunArtifacts(run_dir, durable=True)
+    assert durable.get(durable.put(HELLO)) == HELLO

@@ -15,7 +15,6 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
-from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.testing import FakeRedactor, MemoryRunStore
 
@@ -348,11 +347,11 @@ def test_a_creation_that_was_killed_is_cleared_away(runs: Any) -> None:
 
 def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
     def artifacts(path: str) -> RunArtifacts:
-        return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
+        return RunArtifacts(path)
 
     writer = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
     log = writer.create("r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
-    sha256 = log.artifacts().put(b"kept").sha256
+    sha256 = log.artifacts().put(b"kept")
     before = runs.bytes("run.json")
     fake = MemoryRunStore(FakeRedactor())
     fake.create("r-1", header={}, catalog="{}").artifacts().put(b"kept")

@@ -17,7 +17,6 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check
-from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.ports import RunLog, RunStore
 from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
 
@@ -41,13 +40,13 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]
 
     def make() -> RunStore:
         def artifacts(path: str) -> RunArtifacts:
-            return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
+            return RunArtifacts(path)
 
         if request.param == "memory":
             made.append(MemoryRunStore(FakeRedactor(), shared))
         elif request.param == "postgresql":
             url = f"{POSTGRESQL}{'&' if '?' in POSTGRESQL else '?'}options=-csearch_path%3D{database}"
-            described = PostgresRunStore(url, clock=FakeClock(), describe=lambda data: MediaFacts("text/plain"))
+            described = PostgresRunStore(url, clock=FakeClock())
             made.append(described)
         else:
             made.append(DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts))
@@ -134,7 +133,7 @@ def test_reading_an_old_record_of_a_directory_reads_a_part_of_its_file(tmp_path:
             return data
 
     def artifacts(path: str) -> RunArtifacts:
-        return RunArtifacts(path, describe=lambda data: MediaFacts("text/plain"))
+        return RunArtifacts(path)
 
     store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=artifacts, storage=Counted())  # type: ignore[arg-type]  # call by call
     log = begun(store)
@@ -233,7 +232,7 @@ def test_a_store_knows_itself_to_be_alive_and_others_too(make_store: Make) -> No
 def test_artifacts_of_a_run_are_had_by_all_who_have_it_open(make_store: Make) -> None:
     one, other = begun(make_store()), begun(make_store())
     stored = one.artifacts().put(b"bytes")
-    assert other.artifacts().get(stored.sha256) == b"bytes"
+    assert other.artifacts().get(stored) == b"bytes"
 
 
 def test_a_catalog_is_kept_once(make_store: Make) -> None:
@@ -257,7 +256,7 @@ time.sleep(60)
 
 
 def test_a_killed_process_is_known_to_be_gone_and_a_stopped_one_is_not(tmp_path: Path) -> None:
-    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=lambda path: RunArtifacts(path, describe=str))  # type: ignore[arg-type]  # nothing is stored
+    store = DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=RunArtifacts)
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True
     )

@@ -22,21 +22,18 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from bundle_router.core.models.artifacts import ArtifactFile
-from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.errors import CorruptRun, RequestError, StorageError, storage_error
-from bundle_router.ports import Artifact
+from bundle_router.core.models.artifacts import SHA256, ArtifactFile, check_digest, check_size
+from bundle_router.errors import CorruptRun, StorageError, storage_error
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 POOL: Final = ".artifacts"
 """Beside the runs; no run id starts with a dot."""
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,11 +50,7 @@ class ArtifactReader:
     def get(self, sha256: str) -> bytes:
         """Return the bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they
         differ, StorageError when they can't be read."""
-        if not _SHA256.fullmatch(sha256):
-            raise RequestError(
-                f"{sha256[:100]!r} is not an artifact's digest",
-                advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
-            )
+        check_digest(sha256)
         try:
             with self._folder(sha256[:2]) as folder:
                 fd = self._open(sha256, _READ, folder)
@@ -77,7 +70,7 @@ class ArtifactReader:
         """Yield every artifact, ordered by digest. Passes over unfinished writes and strangers, which `problems`
         names."""
         for name, found in self._entries():
-            if _SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
+            if SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
                 yield ArtifactFile(name.rpartition("/")[2], found.st_size)
 
     def problems(self) -> Iterator[str]:
@@ -86,7 +79,7 @@ class ArtifactReader:
             folder, _, name = path.rpartition("/")
             if name.startswith(_BESIDE):
                 yield f"artifacts/sha256/{path}: left by a write that did not finish; it can be deleted"
-            elif not _SHA256.fullmatch(name) or name[:2] != folder or not stat.S_ISREG(found.st_mode):
+            elif not SHA256.fullmatch(name) or name[:2] != folder or not stat.S_ISREG(found.st_mode):
                 yield f"artifacts/sha256/{path}: not an artifact"
             else:
                 try:
@@ -172,32 +165,24 @@ class ArtifactReader:
 class RunArtifacts(ArtifactReader):
     """The store of a run that this process writes. Implements `ports.ArtifactStore`.
 
-    `describe` sniffs what is stored. `durable` makes `put` return when the bytes survive power loss. An artifact is
-    at most `max_bytes`. `shared`: whether equal bytes are stored once for the folder that the run is in.
+    `durable`: `put` returns when the bytes survive power loss. `shared`: equal bytes are stored once for all its runs.
     """
 
     def __init__(
         self,
         run_dir: str | os.PathLike[str],
         *,
-        describe: Callable[[bytes], MediaFacts],
         durable: bool = False,
         max_bytes: int = MAX_BYTES,
         shared: bool = True,
     ) -> None:
         super().__init__(run_dir, max_bytes=max_bytes)
-        self._describe = describe
         self._pool = ArtifactPool(Path(self._run_dir).absolute().parent) if shared else None
         self._durable = durable
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
-        """Store the bytes and return what they are. Raises StorageError (and leaves nothing behind), CorruptRun."""
-        if len(data) > self._max_bytes:
-            raise StorageError(
-                f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
-                kind="too_large",
-                advice="ask the tool for a smaller part of it",
-            )
+    def put(self, data: bytes) -> str:
+        """As `ports.ArtifactStore.put`."""
+        check_size(len(data), self._max_bytes)
         sha256 = hashlib.sha256(data).hexdigest()
         try:
             with self._folder(sha256[:2], make=True, durable=self._durable) as folder:
@@ -205,18 +190,7 @@ class RunArtifacts(ArtifactReader):
                     self._keep(sha256, data, folder)
         except OSError as error:
             raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
-        facts = self._describe(data)
-        return Artifact(
-            uri=f"artifact:sha256:{sha256}",
-            sha256=sha256,
-            mime_type=facts.mime_type,
-            bytes=len(data),
-            claimed_type=claimed_type,
-            name=name,
-            width=facts.width,
-            height=facts.height,
-            duration_s=facts.duration_s,
-        )
+        return sha256
 
     def _is_there(self, sha256: str, size: int, folder: int) -> bool:
         """Return True when the content is stored. A file of another size was torn by a power loss."""
@@ -302,7 +276,7 @@ class ArtifactPool:
                 try:
                     for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
                         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                        if _SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                        if SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                             os.unlink(name, dir_fd=fd)
                             freed += found.st_size
                 finally:

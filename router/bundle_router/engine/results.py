@@ -400,12 +400,7 @@ async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
     """Store the artifacts of a result, or of arguments, with the run."""
     if not blobs:
         return ()
-    return await asyncio.to_thread(lambda: tuple(_kept(run, blob) for blob in blobs))
-
-
-def _kept(run: OpenRun, blob: Blob) -> Artifact:
-    stored = run.artifacts.put(blob.data, claimed_type=blob.claimed_type, name=blob.name)
-    return replace(stored, role=blob.role)
+    return await asyncio.to_thread(lambda: tuple([blob.stored_as(run.artifacts.put(blob.data)) for blob in blobs]))
 
 
 def ended_by(ended: BaseException) -> tuple[Outcome, str]:

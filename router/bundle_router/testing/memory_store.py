@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.records.chain import FILES, Appended, File, Record, RepairedTail, Writer, genesis, parse, seal
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor
@@ -26,10 +25,10 @@ class MemoryArtifacts:
     def __init__(self) -> None:
         self.bytes: dict[str, bytes] = {}
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
+    def put(self, data: bytes) -> str:
         sha256 = hashlib.sha256(data).hexdigest()
         self.bytes[sha256] = bytes(data)
-        return Artifact(f"artifact:sha256:{sha256}", sha256, "application/octet-stream", len(data), claimed_type, name)
+        return sha256
 
     def get(self, sha256: str) -> bytes:
         data = self.bytes[sha256]

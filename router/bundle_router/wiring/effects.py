@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.errors import needs_extra
-from bundle_router.ports import ArtifactStore, Clock, Diagnostics, Redactor, RunStore
+from bundle_router.ports import Clock, Diagnostics, Redactor, RunStore
 
 if TYPE_CHECKING:
     from bundle_router.engine.reuse import ResultReuse
@@ -47,24 +47,18 @@ def open_store(
 
 def _open_directory(runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor) -> RunStore:
     from bundle_router.adapters.artifact_files import RunArtifacts
-    from bundle_router.adapters.media import describe
     from bundle_router.adapters.run_log import DiskRunStore
 
     durability = catalog.settings.log.durability
-
-    def artifacts(run_dir: str) -> ArtifactStore:
-        return RunArtifacts(run_dir, describe=describe, durable=durability == "disk")
-
+    artifacts = partial(RunArtifacts, durable=durability == "disk")
     return DiskRunStore(runs, clock=clock, artifacts=artifacts, redactor=redactor, durability=durability)
 
 
 def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
-    from bundle_router.adapters.media import describe
-
     with needs_extra("a PostgreSQL store", "postgresql"):
         from bundle_router.adapters.postgres import PostgresRunStore
 
-    return PostgresRunStore(store, clock=clock, describe=describe, redactor=redactor)
+    return PostgresRunStore(store, clock=clock, redactor=redactor)
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:

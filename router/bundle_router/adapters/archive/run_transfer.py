@@ -14,7 +14,6 @@ from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import label_line
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error
 
 _BEGUN: Final = ".importing-"
@@ -58,7 +57,7 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
             _write(beside / name, lines)
         if labels := source.labels(run_id):
             _write(beside / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-        kept, put = source.artifacts(run_id), RunArtifacts(beside, describe=lambda _: MediaFacts(""))
+        kept, put = source.artifacts(run_id), RunArtifacts(beside)
         for artifact in kept.iter():
             put.put(kept.get(artifact.sha256))
         _write(beside / "run.json", [(json.dumps(header, indent=2) + "\n").encode("ascii")])

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import psycopg
 
 from bundle_router.adapters.postgres.connections import Pool, is_away, translated
 from bundle_router.adapters.postgres.objects import ObjectStore
-from bundle_router.core.models.artifacts import Artifact, ArtifactFile
-from bundle_router.core.tools.shaping import MediaFacts
-from bundle_router.errors import CorruptRun, RequestError, StorageError
+from bundle_router.core.models.artifacts import ArtifactFile, check_digest, check_size
+from bundle_router.errors import CorruptRun, StorageError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ROW_BYTES: Final = 1024 * 1024
 """Larger artifacts go to the object store, where there is one."""
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TRIES: Final = 5
 
 _PUT: Final = """
@@ -46,40 +43,15 @@ def lock_of(text: str) -> int:
 class PostgresArtifacts:
     """The artifacts of one run. Implements `ports.ArtifactStore`; used from several threads."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        run_id: str,
-        objects: ObjectStore | None,
-        *,
-        describe: Callable[[bytes], MediaFacts] | None = None,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, pool: Pool, run_id: str, objects: ObjectStore | None) -> None:
         self._pool, self._run_id, self._objects = pool, run_id, objects
-        self._describe, self._max_bytes = describe, max_bytes
 
-    def put(self, data: bytes, *, claimed_type: str = "", name: str = "") -> Artifact:
-        """Store the bytes and return what they are. Raises StorageError."""
-        if len(data) > self._max_bytes:
-            raise StorageError(
-                f"an artifact of {len(data):,} bytes is more than the {self._max_bytes:,} that a run keeps of one",
-                kind="too_large",
-                advice="ask the tool for a smaller part of it",
-            )
+    def put(self, data: bytes) -> str:
+        """As `ports.ArtifactStore.put`."""
+        check_size(len(data), MAX_BYTES)
         sha256 = hashlib.sha256(data).hexdigest()
         self._put(sha256, data)
-        facts = self._describe(data) if self._describe is not None else MediaFacts("application/octet-stream")
-        return Artifact(
-            f"artifact:sha256:{sha256}",
-            sha256,
-            facts.mime_type,
-            len(data),
-            claimed_type,
-            name,
-            facts.width,
-            facts.height,
-            facts.duration_s,
-        )
+        return sha256
 
     def _put(self, sha256: str, data: bytes) -> None:
         """Sent again where the connection was lost, or where the row was freed by a prune meanwhile."""
@@ -105,11 +77,7 @@ class PostgresArtifacts:
 
     def get(self, sha256: str) -> bytes:
         """Return the bytes. Raises RequestError for what is no digest, KeyError, CorruptRun, StorageError."""
-        if not _SHA256.fullmatch(sha256):
-            raise RequestError(
-                f"{sha256[:100]!r} is not an artifact's digest",
-                advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
-            )
+        check_digest(sha256)
         rows = self._pool.fetch(
             "select data from router_artifacts natural join router_run_artifacts where run_id = %s and sha256 = %s",
             (self._run_id, sha256),

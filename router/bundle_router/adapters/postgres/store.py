@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
@@ -18,7 +18,6 @@ from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.records.chain import RUN_SCHEMA, genesis, sealed
-from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import Clock, Redactor
 
@@ -38,12 +37,11 @@ class PostgresRunStore:
         url: str,
         *,
         clock: Clock,
-        describe: Callable[[bytes], MediaFacts],
         redactor: Redactor | None = None,
         wait_s: float = 5.0,
     ) -> None:
         plain, objects = without_objects(url)
-        self._clock, self._describe, self._redactor = clock, describe, redactor
+        self._clock, self._redactor = clock, redactor
         self.pool = Pool(plain, wait_s=wait_s)
         self._objects_url = objects
         self._objects: ObjectStore | None = None
@@ -136,7 +134,7 @@ class PostgresRunStore:
         return log
 
     def artifacts(self, run_id: str) -> PostgresArtifacts:
-        return PostgresArtifacts(self.pool, run_id, self._objects, describe=self._describe)
+        return PostgresArtifacts(self.pool, run_id, self._objects)
 
     def close(self) -> None:
         """Let go of the session and of every connection."""

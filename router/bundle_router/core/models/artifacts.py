@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from bundle_router.dataclass import dataclass
+from bundle_router.errors import RequestError, StorageError
 
 _ALWAYS: Final = ("uri", "sha256", "mime_type", "bytes", "role")
+SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
 
 
@@ -47,3 +50,17 @@ class ArtifactFile:
 
     sha256: str
     bytes: int
+
+
+def check_digest(sha256: str) -> None:
+    """Raise RequestError for what is not a digest."""
+    if not SHA256.fullmatch(sha256):
+        advice = "give the 64 lower-case hex digits behind 'artifact:sha256:'"
+        raise RequestError(f"{sha256[:100]!r} is not an artifact's digest", advice=advice)
+
+
+def check_size(size: int, most: int) -> None:
+    """Raise StorageError for an artifact that is too large."""
+    if size > most:
+        what = f"an artifact of {size:,} bytes is more than the {most:,} that a run keeps of one"
+        raise StorageError(what, kind="too_large", advice="ask the tool for a smaller part of it")

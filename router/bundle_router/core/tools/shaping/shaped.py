@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from bundle_router.core.models.artifacts import Artifact
 from bundle_router.dataclass import dataclass, field
 
 Role = Literal["media", "embedded", "full_result", "program"]
@@ -39,6 +40,11 @@ class Blob:
     @property
     def uri(self) -> str:
         return f"artifact:sha256:{self.sha256}"
+
+    def stored_as(self, sha256: str) -> Artifact:
+        facts, size = self.facts, len(self.data)
+        seen = (facts.mime_type, size, self.claimed_type, self.name, facts.width, facts.height, facts.duration_s)
+        return Artifact(f"artifact:sha256:{sha256}", sha256, *seen, self.role)
 
 
 @dataclass(frozen=True, slots=True)
