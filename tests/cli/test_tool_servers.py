@@ -120,7 +120,7 @@ def test_servers_are_added_to_a_config_that_is_there(folder: Path) -> None:
 def test_nothing_is_approved_unasked_and_no_process_starts_without_development(project: Path) -> None:
     (project / "bundles" / "pins" / "mail.json").unlink()
     refused = run(project, "pin", "mail", code=4)
-    assert "needs development mode" in refused.stdout
+    assert "needs development mode (--development)" in refused.stdout
     shown = run(project, "pin", "--development", "mail", code=1).stdout
     assert "new      mail.echo (text; " in shown
     assert "never reviewed" in shown

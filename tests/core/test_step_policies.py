@@ -49,6 +49,7 @@ def router() -> FakeRouter:
         (lambda: cast(Any, Step)("r", "w", "r", "s"), "Step(…) takes named values alone"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", max_tools=-1), "must be at least 0, not the n"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", labels=["a"]), "labels: must be a mapping, not"),
+        (lambda: Step(run_id="r", workflow="w", role="r", step="s", constraints="x"), "the text given (write [...])"),
         (lambda: StepPolicy(deny=["file:x"]), "StepPolicy(…): deny: 'file:x' is not a pattern: write 'bundle:repo.*'"),
         (lambda: StepPolicy(trust="yes"), "trust: must be one of 'untrusted' or 'trusted', not the text given"),
     ],

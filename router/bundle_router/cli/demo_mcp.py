@@ -146,9 +146,8 @@ def _line(result: Result) -> tuple[object, ...]:
 
 
 def _outcome(result: Result | None) -> str:
-    if result is None:
-        return ""
-    return result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
+    parts = (result.outcome, "" if result.ok else result.code) if result is not None else ()
+    return ": ".join(filter(None, parts))
 
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:

@@ -106,5 +106,5 @@ def _show(made: ImportedServers, texts: dict[Path, str], *, written: bool) -> No
     if not made.names:
         say("nothing to add")
     elif written:
-        say(f"next: bundle-router pin --development {' '.join(made.names)}")
-        say("then name its tools in bundles.toml and map the bundles in routes.toml and policy.toml")
+        say(f"next: bundle-router pin --development {' '.join(made.names)} --write")
+        say("then narrow the bundles in bundles.toml and map them in routes.toml and policy.toml")

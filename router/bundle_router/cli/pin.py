@@ -94,10 +94,8 @@ def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments:
 
 
 def _approved(row: Review, arguments: argparse.Namespace) -> bool:
-    if arguments.yes:
-        return True
-    if arguments.json or not sys.stdin.isatty():
-        return False
+    if arguments.yes or arguments.json or not sys.stdin.isatty():
+        return bool(arguments.yes)
     what = f"{len(arguments.tool)} tools" if arguments.tool else "all of it"
     sys.stdout.write(f"Approve {what} of {row.server.name!r} as shown? [y/N] ")
     sys.stdout.flush()

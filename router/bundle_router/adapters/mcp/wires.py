@@ -47,9 +47,8 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
     if not server.enabled:
         return ServerFault("not_permitted", "it is switched off")
     if server.traits.starts_process and not development:
-        return ServerFault(
-            "not_permitted", f"it runs a local process ({server.transport}), which needs development mode"
-        )
+        why = f"it runs a local process ({server.transport}), which needs development mode (--development)"
+        return ServerFault("not_permitted", why)
     if server.traits.legacy and not server.legacy:
         return ServerFault("not_permitted", f"transport {server.transport!r} needs legacy = true")
     if not server.traits.is_remote:

@@ -80,7 +80,8 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind == "repeated":
         return (*path, int(context["index"])), f"{context['item']} is listed twice", ""
     if kind in _WANTED:
-        hint = f"write [{value!r}]" if _WANTED[kind] == "a list" and isinstance(value, str) and len(value) < 60 else ""
+        one = "..." if value is str else repr(value) if isinstance(value, str) and len(value) < 60 else ""
+        hint = f"write [{one}]" if _WANTED[kind] == "a list" and one else ""
         return path, f"must be {_WANTED[kind]}, not {describe(value)}", hint
     message = error["msg"].removeprefix("Value error, ")
     return path, _bound(kind, value, context) or message[:1].lower() + message[1:], ""

@@ -34,7 +34,8 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, writte
         server = catalog.servers.get(name)
         if server is None:
             continue
-        file, again = f"{folder}/{name}.json", f"review it: bundle-router pin {name}"
+        development = "--development " if server.traits.starts_process else ""
+        file, again = f"{folder}/{name}.json", f"review it: bundle-router pin {development}{name}"
         for row in server_differences(known, None, server, ()):
             message = (
                 f"server {name!r} was reviewed with another {row.path.rpartition('/')[2]}: no tool of it can be used"
