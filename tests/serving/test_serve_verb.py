@@ -239,7 +239,7 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
     shutil.copytree(ROOT / "config", tmp_path / "branch")
     process = begin("--json", "--token-env", "TOKEN", "--compare", f"branch={tmp_path / 'branch'}", TOKEN="t" * 40)
     base = f"http://127.0.0.1:{json.loads(process.line())['port']}"
-    with httpx.Client(base_url=base, headers={"origin": base}) as person:
+    with httpx.Client(base_url=base, headers={"origin": base}, timeout=60) as person:
         assert person.get("/config").status_code == 401
         signed = person.post("/sign-in", data={"token": "t" * 40})
         assert signed.status_code == 303
