@@ -52,6 +52,16 @@ def some_addresses(reader: RunReader) -> list[str]:
     ]  # fmt: skip
 
 
+def test_the_matrix_says_why_a_bundle_may_not_be_seen(client: TestClient) -> None:
+    rows = {(row["role"], row["bundle"]): row for row in client.get("/matrix.json").json()}
+    assert rows["planner", "thirdparty.github"]["why_not"] == "capability_missing"
+    assert rows["reviewer", "thirdparty.github"]["why_not"] == "not_allowed"
+    assert (rows["planner", "repo.readonly"]["may"] == []) == bool(rows["planner", "repo.readonly"]["why_not"])
+    page = client.get("/matrix").text
+    assert "capability_missing" in page
+    assert "not in the config" in page
+
+
 def test_every_page_is_among_those_that_are_asked_for(reader: RunReader) -> None:
     asked = [address.partition("?")[0] for address in some_addresses(reader)]
     routes = [route for route in PageRoutes(reader, Links(), lambda _: None).routes() if isinstance(route, Route)]

@@ -268,7 +268,7 @@ def test_published_pages_open_from_a_disk(
     assert page.evaluate(background) == "solid", "the stylesheet is used"
     page.get_by_role("link", name=run, exact=True).first.click()
     page.wait_for_load_state("load")
-    assert page.evaluate("[...document.images].filter((i) => !i.naturalWidth).length") == 0
+    page.wait_for_function("[...document.images].every((i) => i.naturalWidth)")  # those further down come later
     page.get_by_role("link", name="what the model saw").first.click()
     assert page.get_by_role("heading", name="What the model saw").count() == 1
     assert page.troubles == []

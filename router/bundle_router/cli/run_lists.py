@@ -36,7 +36,7 @@ _DESCENDING: Final = "-"
 
 def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> None:
     """Add the options that say which runs; with `sorting`, in which order and how many."""
-    of = parser.add_argument_group("which runs")
+    of = parser.add_argument_group("which runs", "runs that have each of these somewhere, not one call that has all")
     for facet in _LISTED:
         of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, ""))
     for mark, what in (("denied", "a denied call"), ("failed", "a failed call"),

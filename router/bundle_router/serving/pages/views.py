@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final, Literal
@@ -260,26 +261,27 @@ class PageViews:
         """Role × bundle: what may be seen, what was seen, what was called."""
         catalog = self._reader.catalog()
         seen = {tuple(row.name.split("\n", 1)): row for row in self._reader.stats(RunQuery()).tables["role × bundle"]}
-        may: dict[tuple[str, str], list[str]] = {}
+        may, why = defaultdict[tuple[str, str], list[str]](list), dict[tuple[str, str], str]()
         addresses = self._reader.addresses()
         for workflow, role, step in addresses if catalog is not None else ():
             assert catalog is not None  # noqa: S101 - the loop's condition
             verdicts = plan_for(catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()).verdicts
             for id_ in catalog.bundles:
-                if verdicts.of(id_, Facts()).permitted:
-                    may.setdefault((role, id_), []).append(f"{workflow} / {step}")
+                if (code := verdicts.of(id_, Facts()).code) is None:
+                    may[role, id_].append(f"{workflow} / {step}")
+                why[role, id_] = code or ""
         roles = sorted({role for _, role, _ in addresses})
         bundles = sorted({*(catalog.bundles if catalog is not None else ()), *(key[1] for key in seen if len(key) > 1)})
         cells = {
-            (role, bundle): (may.get((role, bundle), []), seen.get((role, bundle)))
+            (role, bundle): (may.get((role, bundle), []), seen.get((role, bundle)), why.get((role, bundle), ""))
             for role in roles
             for bundle in bundles
         }
         effects = {id_: catalog.bundles[id_].effects for id_ in catalog.bundles} if catalog is not None else {}
         json_ = [
             {"role": role, "bundle": bundle, "may": at, "seen": tally.count if tally else 0,
-             "called": int(tally.amount) if tally else 0}
-            for (role, bundle), (at, tally) in cells.items()
+             "called": int(tally.amount) if tally else 0, "why_not": "" if at else code}
+            for (role, bundle), (at, tally, code) in cells.items()
         ]  # fmt: skip
         return self._page("matrix.html", "Matrix", "/matrix", json_, roles=roles, bundles=bundles, cells=cells,
                           effects=effects, problems=self._reader.problems())  # fmt: skip
