@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -108,6 +109,7 @@ def test_a_step_narrowed_to_a_protected_folder_changes_nothing_there(run: Any, w
 
 LOOK = """
 import os
+import tempfile
 for path in ("runs/r1/routing.jsonl", "to-runs/r1/routing.jsonl", "job/../runs/r1/routing.jsonl", {absolute!r}):
     try:
         print("read", open(path).read())
@@ -190,6 +192,30 @@ def test_a_kept_folder_is_not_moved_away_with_the_folder_above_it(run: Any, work
     assert kept.is_dir()
     assert "moved" in run(every).text  # nothing is kept then
     assert not kept.exists()
+
+
+# --- what a router that was killed left -----------------------------------------------------------------------------
+
+
+def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, fresh, other = (tmp_path / name for name in ("bundle-router-exec-killed", "bundle-router-exec-new", "mine"))
+    for folder in (killed, fresh, other):
+        (folder / "tmp").mkdir(parents=True)
+        (folder / "tmp" / "large").write_bytes(b"0" * 1000)
+    (tmp_path / "bundle-router-exec-link").symlink_to(other)
+    (killed / "tmp").chmod(0o500)
+    with private_folder() as in_use:
+        for folder in (killed, other, Path(in_use)):
+            os.utime(folder, (0, 0))
+        with private_folder() as next_one:
+            assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+                [Path(in_use).name, Path(next_one).name, fresh.name, "bundle-router-exec-link", "mine"]
+            )
+            assert Path(in_use, "tmp").is_dir()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle-router-exec-link", fresh.name, "mine"]
 
 
 # --- what was swapped while a program was being started -------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -31,20 +33,49 @@ from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_
 from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
+_PREFIX: Final = "bundle-router-exec-"
+_ABANDONED_S: Final = 600.0
+
 
 @contextmanager
 def private_folder() -> Iterator[str]:
-    """Give a fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks."""
-    folder = Path(tempfile.mkdtemp(prefix="bundle-router-exec-")).resolve()
+    """Give a fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks.
+
+    It is locked while it is used, so that those of routers that were killed are known, and deleted first.
+    """
+    _delete_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        with suppress(OSError):  # a file system without locks: there nothing is taken for abandoned either
+            fcntl.flock(lock, fcntl.LOCK_EX)
         for name in ("home", "tmp", "var-tmp"):
             (folder / name).mkdir()
         yield str(folder)
     finally:
+        _delete(folder)
+        os.close(lock)
+
+
+def _delete_abandoned(parent: Path) -> None:
+    """Delete the private folders whose router is gone. One that was just made may not be locked yet: it stays."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # others delete them too, and some are another user's
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                about = os.fstat(lock)
+                if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _delete(folder)
+            finally:
+                os.close(lock)
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _make_removable(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            _make_removable(folder)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_removable(folder: Path) -> None:
