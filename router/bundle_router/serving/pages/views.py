@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any, Final, Literal
 
 from bundle_router.core.decide.plans import plan_for
@@ -272,11 +273,7 @@ class PageViews:
                 why[role, id_] = code or ""
         roles = sorted({role for _, role, _ in addresses})
         bundles = sorted({*(catalog.bundles if catalog is not None else ()), *(key[1] for key in seen if len(key) > 1)})
-        cells = {
-            (role, bundle): (may.get((role, bundle), []), seen.get((role, bundle)), why.get((role, bundle), ""))
-            for role in roles
-            for bundle in bundles
-        }
+        cells = {at: (may.get(at, []), seen.get(at), why.get(at, "")) for at in product(roles, bundles)}
         effects = {id_: catalog.bundles[id_].effects for id_ in catalog.bundles} if catalog is not None else {}
         json_ = [
             {"role": role, "bundle": bundle, "may": at, "seen": tally.count if tally else 0,
