@@ -641,6 +641,17 @@ def test_a_step_has_no_more_in_its_array_than_it_takes(
         assert replay(early, made).outcome == "identical", "before what was asked for counted"
 
 
+def test_what_joined_counts_beside_a_bundle_of_which_nothing_did() -> None:
+    hub = Bundle("hub", "Many tools.", ("hub.t00", "hub.t01", "hub.t02"), effects=("read",), mode="deferred")
+    with opened(
+        small_catalog({"hub": hub, "near": ["near.a"]}, routes=[Route("all", bundles=("hub", "near"))])
+    ) as router:
+        select(router, range(2))
+        again = router.route_sync(Step(run_id="r", workflow="w", role="r", step="all"))
+        assert (again.exposure.tools, again.exposure.tokens) == (3, 30)
+        assert len(router.tools_sync("r").active) == 3
+
+
 def test_a_search_says_when_what_it_found_has_no_room_in_the_array() -> None:
     with opened(many(MAX_ASKED + 4, max_tools=MAX_ASKED * 2)) as router:
         for first in range(0, MAX_ASKED - 8, 20):
