@@ -109,7 +109,6 @@ def test_a_step_narrowed_to_a_protected_folder_changes_nothing_there(run: Any, w
 
 LOOK = """
 import os
-import tempfile
 for path in ("runs/r1/routing.jsonl", "to-runs/r1/routing.jsonl", "job/../runs/r1/routing.jsonl", {absolute!r}):
     try:
         print("read", open(path).read())
