@@ -307,7 +307,7 @@ def test_a_hit_within_a_character_takes_the_whole_of_it() -> None:
     data = "a\u00e9\u20ac\U0001f511b".encode()
     for inside, whole in (((2, 3), (1, 3)), ((1, 2), (1, 3)), ((4, 5), (3, 6)), ((3, 4), (3, 6)), ((8, 9), (6, 10)),
                           ((2, 7), (1, 10)), ((0, 1), (0, 1)), ((10, 11), (10, 11))):  # fmt: skip
-        (hit,) = redaction._merged([detection.SecretHit(*inside, 1, "x")], data)
+        (hit,) = redaction._merge_hits([detection.SecretHit(*inside, 1, "x")], data)
         assert (hit.start, hit.end) == whole
 
 

@@ -168,13 +168,13 @@ HIDDEN = ["a", "é", " ", "\r", "\n", "\u202e", "\u200d", "\ufe0f", "#", "\U0001
 @pytest.mark.parametrize("unit", ["x", "\u200b", "\r\n", "e\u0301 ", "\U0001f468\u200d\U0001f469 "])
 def test_no_text_holds_the_interpreter_longer_than_a_slice_takes(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["bundle_router.core.tools.shaping.visible"]
-    real, seen = vars(module)["_visible"], list[int]()
+    real, seen = vars(module)["_escape_invisible"], list[int]()
 
     def recorded(part: str) -> str:
         seen.append(len(part))
         return str(real(part))
 
-    monkeypatch.setattr(module, "_visible", recorded)
+    monkeypatch.setattr(module, "_escape_invisible", recorded)
     long, few = unit * (300_000 // len(unit)), unit * 10
     shown = visible(long)
     assert max(seen) <= 2 * 65_536 + 1

@@ -48,7 +48,7 @@ class SqlAnswers:
                     select(table.c.text).where(table.c.key == key, table.c.until > now, table.c.made <= now)
                 ).first()
         except (SQLAlchemyError, OSError) as error:
-            self._unusable(error)
+            self._warn_unusable(error)
             return None
         return str(row[0]) if row is not None else None
 
@@ -69,7 +69,7 @@ class SqlAnswers:
                     insert(table).values(key=key, **values).on_conflict_do_update(index_elements=["key"], set_=values)
                 )
         except (SQLAlchemyError, OSError) as error:
-            self._unusable(error)
+            self._warn_unusable(error)
 
     def close(self) -> None:
         with self._lock:
@@ -103,7 +103,7 @@ class SqlAnswers:
                 self._opened = engine, table
             return self._opened
 
-    def _unusable(self, error: Exception) -> None:
+    def _warn_unusable(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
             cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]

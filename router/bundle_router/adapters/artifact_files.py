@@ -63,7 +63,7 @@ class ArtifactReader:
         finally:
             os.close(fd)
         if hashlib.sha256(data).hexdigest() != sha256:
-            self._corrupt(sha256, "its bytes do not have this digest")
+            self._raise_corrupt(sha256, "its bytes do not have this digest")
         return data
 
     def iter(self) -> Iterator[ArtifactFile]:
@@ -130,15 +130,15 @@ class ArtifactReader:
             return os.open(name, flags, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
-                self._corrupt(name, "a link or another kind of file stands in its place", error)
+                self._raise_corrupt(name, "a link or another kind of file stands in its place", error)
             raise
 
     def _read(self, fd: int, sha256: str) -> bytes:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            self._corrupt(sha256, "it is not a regular file")
+            self._raise_corrupt(sha256, "it is not a regular file")
         if found.st_size > self._max_bytes:
-            self._corrupt(sha256, f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})")
+            self._raise_corrupt(sha256, f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})")
         data = os.read(fd, found.st_size)
         while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
             data += more
@@ -155,7 +155,7 @@ class ArtifactReader:
             advice="look at what is in it, then make it private (chmod 700) or choose another runs directory",
         )
 
-    def _corrupt(self, name: str, why: str, cause: OSError | None = None) -> NoReturn:
+    def _raise_corrupt(self, name: str, why: str, cause: OSError | None = None) -> NoReturn:
         raise CorruptRun(
             f"artifact {name} of {self._run_dir}: {why}",
             advice="it was changed after it was stored; restore the run directory from a copy",
@@ -199,7 +199,7 @@ class RunArtifacts(ArtifactReader):
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(found.st_mode):
-            self._corrupt(sha256, "a link or another kind of file stands in its place")
+            self._raise_corrupt(sha256, "a link or another kind of file stands in its place")
         if found.st_size != size:
             return False
         if self._durable:  # whoever wrote it may not have waited for the disk
@@ -245,10 +245,10 @@ class ArtifactPool:
 
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
         """Link the content into a run's folder; False where it is not here, or is not what its name says."""
-        with suppress(OSError), self._opened(sha256, make=False) as own:
+        with suppress(OSError), self._open_folder_of(sha256, make=False) as own:
             fd = os.open(sha256, _READ, dir_fd=own)
             try:
-                is_equal = os.fstat(fd).st_size == len(data) and _equals(fd, data)
+                is_equal = os.fstat(fd).st_size == len(data) and _has_bytes(fd, data)
             finally:
                 os.close(fd)
             if not is_equal:
@@ -264,7 +264,7 @@ class ArtifactPool:
 
     def take(self, folder: int, sha256: str) -> None:
         """Make a run's file the one that others link."""
-        with suppress(OSError), self._opened(sha256, make=True) as own:
+        with suppress(OSError), self._open_folder_of(sha256, make=True) as own:
             os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=own, follow_symlinks=False)
 
     def free(self) -> int:
@@ -289,7 +289,7 @@ class ArtifactPool:
         return []
 
     @contextmanager
-    def _opened(self, sha256: str, *, make: bool) -> Iterator[int]:
+    def _open_folder_of(self, sha256: str, *, make: bool) -> Iterator[int]:
         """Give a descriptor of the folder for a digest. Raises OSError for none, a link or one not private."""
         path = self._top / sha256[:2]
         if make:
@@ -306,7 +306,7 @@ class ArtifactPool:
             os.close(fd)
 
 
-def _equals(fd: int, data: bytes) -> bool:
+def _has_bytes(fd: int, data: bytes) -> bool:
     """Return whether a file holds exactly these bytes."""
     view, at = memoryview(data), 0
     while block := os.read(fd, 1 << 20):

@@ -190,7 +190,7 @@ class _Source:
         return self._documents
 
 
-def _shortened(word: str) -> set[str]:
+def _without_a_letter(word: str) -> set[str]:
     """Return the word, and the word without any one letter."""
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
@@ -199,14 +199,14 @@ def _one_apart(one: str, other: str) -> bool:
     """Return whether one letter was added, dropped or replaced, or two neighbours swapped."""
     if len(one) != len(other):
         long, short = sorted((one, other), key=len, reverse=True)
-        return len(long) - len(short) == 1 and short in _shortened(long)
+        return len(long) - len(short) == 1 and short in _without_a_letter(long)
     unlike = [at for at in range(len(one)) if one[at] != other[at]]
     if len(unlike) == 2 and unlike[1] == unlike[0] + 1:
         return one[unlike[0]] == other[unlike[1]] and one[unlike[1]] == other[unlike[0]]
     return len(unlike) == 1
 
 
-def _best(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return rows and columns of each row's scores above zero, its best first and at least its best `k`. Columns stand
     in id order, so that a stable sort settles ties by id, also at the cut."""
     import numpy as np
@@ -286,7 +286,7 @@ class _Matrix:
         return [rarity[columns[term]] if term in columns else unseen for term in terms]
 
     def like(self, term: str) -> Sequence[str]:
-        near = {word for short in _shortened(term) for word in self._by_shortened.get(short, ())}
+        near = {word for short in _without_a_letter(term) for word in self._by_shortened.get(short, ())}
         found = sorted((self._rarity[self.columns[word]], word) for word in near if _one_apart(term, word))
         return [word for _, word in found[:2]]
 
@@ -295,7 +295,7 @@ class _Matrix:
         words: dict[str, list[str]] = {}
         for word in self.columns:
             if len(word) >= MIN_RESPELT and word.isascii() and word.isalpha():
-                for short in _shortened(word):
+                for short in _without_a_letter(word):
                     words.setdefault(short, []).append(word)
         return words
 
@@ -330,7 +330,7 @@ class _Matrix:
             parts = np.repeat(self.idf[at] * weighed, lengths)
             matches = np.bincount(rows, parts, minlength=totals.size).reshape(totals.shape)
         positions = self._mask(within) if within is not None else None
-        row, best = _best(totals if positions is None else totals[:, positions], k)
+        row, best = _best_places(totals if positions is None else totals[:, positions], k)
         best = best if positions is None else positions[best]
         ids, scores, matched = self._names[best].tolist(), totals[row, best].tolist(), matches[row, best].tolist()
         found = []

@@ -27,10 +27,10 @@ _READS: Final = 6
 
 def shipped_folder() -> Path:
     """Return the folder of the shipped config."""
-    return _shipped("config")
+    return _shipped_folder("config")
 
 
-def _shipped(name: str) -> Path:
+def _shipped_folder(name: str) -> Path:
     """Return a folder of shipped files: inside an installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     installed = package / f"default_{name}"
@@ -46,7 +46,7 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     """
     shipped = shipped_folder()
     if config is None:
-        return _read_folder(shipped, _shown(shipped), "shipped")
+        return _read_folder(shipped, _displayed_path(shipped), "shipped")
     folder = Path(config)
     _check_folder(folder)
     if folder.samefile(shipped):
@@ -55,14 +55,14 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     if not any(file.name in FILE_NAMES for file in files):
         message = "holds none of the config files"
         raise ConfigError([Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")])
-    return [*_read_folder(shipped, _shown(shipped), "shipped"), *files]
+    return [*_read_folder(shipped, _displayed_path(shipped), "shipped"), *files]
 
 
 def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
     """Return the file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside
     the config folder, else in the one that comes with the package; None where neither holds it. A link that leads out
     of its folder is not followed."""
-    folders = [_shipped("bundles")]
+    folders = [_shipped_folder("bundles")]
     if config is not None:
         folders.insert(0, Path(config).resolve().parent / "bundles")
     for folder in folders:
@@ -117,7 +117,7 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError([Problem(str(folder), 0, "", "is not a folder", hint)])
 
 
-def _shown(folder: Path) -> Path:
+def _displayed_path(folder: Path) -> Path:
     """Return the folder as someone in the current folder would write it."""
     try:
         return folder.relative_to(Path.cwd())

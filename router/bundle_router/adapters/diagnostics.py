@@ -68,11 +68,11 @@ class StderrDiagnostics:
         if number < self._threshold:
             return
         try:
-            self._bound().log(number, name, fields=fields)
+            self._structured_logger().log(number, name, fields=fields)
         except Exception:  # noqa: BLE001 - rule 6: a field's own code runs in there, and no caller should pay for it
             self.dropped += 1
 
-    def _bound(self) -> Any:
+    def _structured_logger(self) -> Any:
         if self._logger is None:
             import structlog
 
@@ -81,9 +81,9 @@ class StderrDiagnostics:
                 processors=[
                     structlog.processors.add_log_level,
                     structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-                    _flattened,
-                    self._redacted,
-                    self._rendered,
+                    _flatten_event,
+                    self._redact_event,
+                    self._render_event,
                 ],
                 wrapper_class=structlog.make_filtering_bound_logger(self._threshold),
                 context_class=dict,
@@ -91,17 +91,17 @@ class StderrDiagnostics:
             ).bind()
         return self._logger
 
-    def _redacted(self, _logger: object, _method: str, event: Event) -> Event:
-        redacted: Event = _shortened(self._redactor.redact_value(dict(event)))
+    def _redact_event(self, _logger: object, _method: str, event: Event) -> Event:
+        redacted: Event = _shorten_texts(self._redactor.redact_value(dict(event)))
         return redacted
 
-    def _rendered(self, _logger: object, _method: str, event: Event) -> str:
+    def _render_event(self, _logger: object, _method: str, event: Event) -> str:
         form = self._form
         if form == "auto":
-            form = "console" if self._out().isatty() else "json"
+            form = "console" if self._output_stream().isatty() else "json"
         return visible(_json_line(event) if form == "json" else _console_line(event))
 
-    def _out(self) -> TextIO:
+    def _output_stream(self) -> TextIO:
         stream = self._stream if self._stream is not None else sys.stderr
         if stream is None:  # no console at all, as under pythonw
             raise OSError("there is no standard error")
@@ -109,7 +109,7 @@ class StderrDiagnostics:
 
     def write(self, line: str) -> None:
         """One line, in one write, then flushed. Raises what the stream raises."""
-        stream = self._out()
+        stream = self._output_stream()
         encoding = getattr(stream, "encoding", None) or "utf-8"
         safe = line.encode(encoding, "backslashreplace").decode(encoding)
         with self._lock:
@@ -133,54 +133,54 @@ def visible(text: str) -> str:
     )
 
 
-def _flattened(_logger: object, _method: str, event: Event) -> Event:
+def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
     """Return the event with its fields beside its name, all of it plain JSON values."""
     fields = event.pop("fields")
-    flat: Event = {"time": event["time"], "level": event["level"], "event": _plain(event["event"], 0)}
+    flat: Event = {"time": event["time"], "level": event["level"], "event": _plain_json(event["event"], 0)}
     for name, value in fields.items():
-        flat[f"{name}_" if name in flat else name] = _plain(value, 0)
+        flat[f"{name}_" if name in flat else name] = _plain_json(value, 0)
     return flat
 
 
-def _plain(value: object, depth: int) -> Any:
+def _plain_json(value: object, depth: int) -> Any:
     """Return the value as JSON values, bounded in depth, length and number."""
     if value is None or isinstance(value, (bool, int)):
-        return value if not isinstance(value, int) or abs(value) < 1 << 63 else _guarded(repr, value)
+        return value if not isinstance(value, int) or abs(value) < 1 << 63 else _show_safely(repr, value)
     if isinstance(value, str):
         return value[:MAX_LOOKED_AT]
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, BaseException):
-        return _described(value, MAX_CAUSES)
+        return _describe_error(value, MAX_CAUSES)
     if depth >= MAX_DEPTH:
         return "…"
     if isinstance(value, Mapping):
         pairs = list(islice(value.items(), MAX_ITEMS))
-        return {k if isinstance(k, str) else _guarded(repr, k): _plain(item, depth + 1) for k, item in pairs}
+        return {k if isinstance(k, str) else _show_safely(repr, k): _plain_json(item, depth + 1) for k, item in pairs}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item, depth + 1) for item in islice(value, MAX_ITEMS)]
-    return _guarded(repr, value)
+        return [_plain_json(item, depth + 1) for item in islice(value, MAX_ITEMS)]
+    return _show_safely(repr, value)
 
 
-def _guarded(show: Callable[[Any], str], value: object) -> str:
+def _show_safely(show: Callable[[Any], str], value: object) -> str:
     try:
         return show(value)[:MAX_LOOKED_AT]
     except Exception as failure:  # noqa: BLE001 - a foreign object's own `__repr__` or `__str__`
         return f"<{type(value).__name__} that can't be shown: {type(failure).__name__}>"
 
 
-def _described(error: BaseException, causes: int) -> dict[str, Any]:
+def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
     """Type, message and stack of an exception, and of what caused it. No locals, no source lines."""
     described: dict[str, Any] = {
         "type": type(error).__qualname__,
-        "message": _guarded(str, error),
+        "message": _show_safely(str, error),
         "stack": _stack(error.__traceback__),
     }
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and causes:
-        described["cause"] = _described(cause, causes - 1)
+        described["cause"] = _describe_error(cause, causes - 1)
     if isinstance(error, BaseExceptionGroup) and causes:
-        described["group"] = [_described(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]]
+        described["group"] = [_describe_error(part, causes - 1) for part in error.exceptions[:MAX_CAUSES]]
     return described
 
 
@@ -190,14 +190,14 @@ def _stack(trace: TracebackType | None) -> list[str]:
     return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in frames]
 
 
-def _shortened(value: Any) -> Any:
+def _shorten_texts(value: Any) -> Any:
     """Return texts cut to `MAX_TEXT`. Comes after redaction: half a token is no longer recognised."""
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):
-        return {_shortened(key): _shortened(item) for key, item in value.items()}
+        return {_shorten_texts(key): _shorten_texts(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_shortened(item) for item in value]
+        return [_shorten_texts(item) for item in value]
     return value
 
 

@@ -37,7 +37,7 @@ class _Csv:
     """RFC 4180 with a header; an absent value is an empty cell, a boolean is `true` or `false`, no text a formula."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        self._file = open(path, "w", encoding="utf-8", newline="", opener=_private)  # noqa: SIM115 - held until close
+        self._file = open(path, "w", encoding="utf-8", newline="", opener=_open_private)  # noqa: SIM115 - held until close
         self._writer = csv.DictWriter(self._file, list(COLUMNS[table]))
         self._writer.writeheader()
 
@@ -68,7 +68,7 @@ class _Parquet:
         types["timestamp"] = pa.timestamp("us", tz="UTC")
         self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
         self._table = pa.Table
-        self._file = open(path, "wb", opener=_private)  # noqa: SIM115 - held until close
+        self._file = open(path, "wb", opener=_open_private)  # noqa: SIM115 - held until close
         self._writer = parquet.ParquetWriter(self._file, self._schema)
 
     def write(self, batch: list[Row]) -> None:
@@ -79,7 +79,7 @@ class _Parquet:
         self._file.close()
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Keep an export as private as the records it repeats, whatever the umask."""
     return os.open(path, flags, 0o600)
 

@@ -56,11 +56,11 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed_error = False
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed_error
 
     @property
     def is_started(self) -> bool:
@@ -80,7 +80,7 @@ class LoopThread:
         """
         with self._lock:
             try:
-                return asyncio.run_coroutine_threadsafe(work, self._started())
+                return asyncio.run_coroutine_threadsafe(work, self._start_loop())
             except (RequestError, OSError, RuntimeError):
                 work.close()
                 raise
@@ -88,14 +88,14 @@ class LoopThread:
     def call_soon(self, callback: Callable[[], object], context: Context) -> asyncio.AbstractEventLoop:
         """Have the callback called on the loop, which is returned. Raises as `submit` does."""
         with self._lock:
-            loop = self._started()
+            loop = self._start_loop()
             loop.call_soon_threadsafe(callback, context=context)
             return loop
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop. The caller holds the lock: what is begun under it is begun before the loop is told to
         end."""
-        if self._closed:
+        if self._closed_error:
             raise RequestError(f"{self._name} is closed")
         if self._loop is None:
             self._loop, self._thread = self._start()
@@ -124,7 +124,7 @@ class LoopThread:
     def close(self) -> None:
         """Cancel what is under way, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
         with self._lock:
-            self._closed = True
+            self._closed_error = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -188,14 +188,14 @@ class Portal:
             future = self._thread.submit(to_the_end())
         except RequestError:
             work.close()
-            raise _closed("this router is closed") from None
+            raise _closed_error("this router is closed") from None
         try:
             return future.result()
         except BaseException as interrupted:
             if future.cancel():
                 ended.wait(CLEAN_UP_S)
             if self.closed and isinstance(interrupted, CancelledError):
-                raise _closed("it was closed while this was under way, which was cancelled") from None
+                raise _closed_error("it was closed while this was under way, which was cancelled") from None
             raise
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def _closed(what: str) -> RequestError:
+def _closed_error(what: str) -> RequestError:
     return RequestError(what, advice="open another with Router.open(...)")
 
 
@@ -341,11 +341,11 @@ class SessionsLoop:
     def close(self) -> None:
         """End the loop and its thread, after what was handed over had `END_S` to end. Blocks; idempotent."""
         if self._here is not None and self._here.is_running():
-            asyncio.run_coroutine_threadsafe(self._rest(), self._here).result()
+            asyncio.run_coroutine_threadsafe(self._wait_for_pending(), self._here).result()
         elif self._thread.is_started:
-            self._thread.submit(self._rest()).result()
+            self._thread.submit(self._wait_for_pending()).result()
         self._thread.close()
 
-    async def _rest(self) -> None:
+    async def _wait_for_pending(self) -> None:
         if self._pending:
             await asyncio.wait(self._pending, timeout=END_S)

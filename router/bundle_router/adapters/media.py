@@ -185,7 +185,7 @@ def _png(data: bytes) -> tuple[int, int] | None:
         return None
     if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
         return None
-    return _positive(*struct.unpack(">II", data[16:24]))
+    return _positive_size(*struct.unpack(">II", data[16:24]))
 
 
 def _gif(data: bytes) -> tuple[int, int] | None:
@@ -195,7 +195,7 @@ def _gif(data: bytes) -> tuple[int, int] | None:
     first = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
     if data[first : first + 1] not in (b"!", b","):  # an extension or an image; a trailer alone is no picture
         return None
-    return _positive(*struct.unpack("<HH", data[6:10]))
+    return _positive_size(*struct.unpack("<HH", data[6:10]))
 
 
 def _bmp(data: bytes) -> tuple[int, int] | None:
@@ -203,11 +203,11 @@ def _bmp(data: bytes) -> tuple[int, int] | None:
         return None
     size = int.from_bytes(data[14:18], "little")
     if size == 12:
-        return _positive(*struct.unpack("<HH", data[18:22]))
+        return _positive_size(*struct.unpack("<HH", data[18:22]))
     if size not in (40, 52, 56, 64, 108, 124):
         return None
     width, height = struct.unpack("<ii", data[18:26])
-    return _positive(width, abs(height))
+    return _positive_size(width, abs(height))
 
 
 def _webp(data: bytes) -> tuple[int, int] | None:
@@ -221,7 +221,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
         width, height = struct.unpack("<HH", data[26:30])
-        return _positive(width & 0x3FFF, height & 0x3FFF)
+        return _positive_size(width & 0x3FFF, height & 0x3FFF)
     return None
 
 
@@ -236,7 +236,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         if marker == 0xFF:
             at += 1
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return _positive(*struct.unpack(">HH", head[5:9])[::-1]) if len(head) == 9 else None
+            return _positive_size(*struct.unpack(">HH", head[5:9])[::-1]) if len(head) == 9 else None
         elif marker in (0x01, 0x00, 0xD8, 0xD9, 0xDA) or 0xD0 <= marker <= 0xD7:
             return None
         else:
@@ -244,7 +244,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _positive(width: int, height: int) -> tuple[int, int] | None:
+def _positive_size(width: int, height: int) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
@@ -253,14 +253,14 @@ def _positive(width: int, height: int) -> tuple[int, int] | None:
 
 def _text(data: bytes) -> str | None:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and len(data) % 2 == 0:
-        return "text/plain; charset=utf-16" if _decodes(data, "utf-16") else None
-    if not data or not _decodes(data, "utf-8") or _has_binary(data):
+        return "text/plain; charset=utf-16" if _can_decode(data, "utf-16") else None
+    if not data or not _can_decode(data, "utf-8") or _has_binary(data):
         return None
     head = data[: 8 * _HEAD].decode("utf-8", "ignore").removeprefix("\ufeff")
     return _markup(head) or ("application/json" if _is_json(data) else PLAIN)
 
 
-def _decodes(data: bytes, encoding: str) -> bool:
+def _can_decode(data: bytes, encoding: str) -> bool:
     """Check in pieces, so that 10 MB of text does not become 40 MB of characters."""
     if encoding == "utf-8" and data.isascii():
         return True
@@ -321,12 +321,12 @@ def _long_tail(data: bytes) -> str:
         return UNKNOWN
     for guess in guesses:
         name = guess.mime_type
-        if guess.confidence >= _SURE and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name) and not _reserved(name):
+        if guess.confidence >= _SURE and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name) and not _is_reserved(name):
             return str(name)
     return UNKNOWN
 
 
-def _reserved(mime_type: str) -> bool:
+def _is_reserved(mime_type: str) -> bool:
     """Return True for what the checks above decide: had it been that, they would have said so."""
     return mime_type in _DECIDED_HERE or mime_type.startswith(("text/", _OOXML))
 

@@ -15,7 +15,7 @@ from bundle_router.ports import Clock
 
 
 @lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
+def _format_second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -24,7 +24,7 @@ class SystemClock:
 
     def now(self) -> str:
         seconds, ns = divmod(time.time_ns(), 1_000_000_000)
-        return f"{_second(seconds)}.{ns // 1_000:06d}Z"
+        return f"{_format_second(seconds)}.{ns // 1_000:06d}Z"
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()

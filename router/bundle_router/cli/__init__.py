@@ -61,7 +61,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. Takes the way of an interrupt, so that runs are closed and children ended."""
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> None:
+def _handle_terminate(_signal: int, _frame: FrameType | None) -> None:
     raise Terminated
 
 
@@ -111,7 +111,7 @@ def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _handle_terminate)
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog, pins = read_catalog(config, local)
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
-    bundles = _shown(project_folder(config) / "bundles")
+    bundles = _displayed_path(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
         problems += _stale_wrappers(catalog, pins, folder)
@@ -171,6 +171,6 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
             yield Problem(str(path), 0, "PINS", message, f"bundle-router vendor {name}", "warning", "stale-wrapper")
 
 
-def _shown(path: Path) -> Path:
+def _displayed_path(path: Path) -> Path:
     """Return the path as someone in the current folder would write it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

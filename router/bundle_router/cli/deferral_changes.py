@@ -65,7 +65,7 @@ def run_apply(arguments: argparse.Namespace) -> int:
     entry = None
     if arguments.yes and plan.edits:
         with kept.locked():
-            entry = kept.apply(plan.edits, _about(plan, work.files, found))
+            entry = kept.apply(plan.edits, _change_facts(plan, work.files, found))
     _print_plan(plan, entry, arguments)
     return RequestError.exit_code if plan.refused and not plan.edits else 0
 
@@ -77,7 +77,7 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def _about(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
+def _change_facts(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
     """Return what the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
     causes = sorted({finding.cause for finding in plan.done})
     projects = {_project_of(edit.path, files) for edit in plan.edits}

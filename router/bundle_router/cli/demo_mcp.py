@@ -173,10 +173,10 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
 
 def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
     columns = ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>")
-    _show("A server in trouble, and another that is called at the same time", columns, [_survived(r) for r in rows])
+    _show("A server in trouble, and another that is called at the same time", columns, [_trial_cells(r) for r in rows])
 
 
-def _survived(row: trouble.FaultTrial) -> tuple[object, ...]:
+def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:
     _, outcome, elapsed, preview = _line(row.result)
     other = f"{row.beside.elapsed_ms:.0f}" if row.beside is not None else ""
     return row.what, outcome, elapsed, preview, _outcome(row.after), _outcome(row.beside), other

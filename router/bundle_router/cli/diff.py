@@ -49,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
-        old, new = (_loaded(text, arguments, stack) for text in (arguments.old, arguments.new))
+        old, new = (_load_side(text, arguments, stack) for text in (arguments.old, arguments.new))
         diff = privilege_diff(old.catalog, new.catalog)
         kept = _keep(arguments.allow_widening, diff, new) if arguments.allow_widening is not None else None
         places = {**old.places, **new.places}
@@ -71,7 +71,7 @@ class _Loaded:
     folder: Path
 
 
-def _loaded(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _Loaded:
+def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _Loaded:
     """Load a folder, or what a git revision holds of one. Raises ConfigError, RequestError."""
     from bundle_router.wiring.config_folders import load_with_places, revision_folder
 

@@ -42,7 +42,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    step, explanation = _recorded(arguments) if arguments.run is not None else _now(arguments)
+    step, explanation = _explain_recorded(arguments) if arguments.run is not None else _explain_now(arguments)
     if arguments.json:
         print_json({**asdict(explanation), "shown": explanation.shown})
     else:
@@ -54,7 +54,7 @@ def _target(arguments: argparse.Namespace) -> str:
     return f"tool:{arguments.tool}" if arguments.tool is not None else f"bundle:{arguments.bundle}"
 
 
-def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """Return the step that the options describe, under the config as it is."""
     from bundle_router.wiring import Router
 
@@ -66,7 +66,7 @@ def _now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
         return step, router.explain(step, _target(arguments))
 
 
-def _recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
     """Return a decision as it was taken: its config, its facts, and what search and the model said then."""
     from bundle_router.core.records.replayed import catalog_from
 

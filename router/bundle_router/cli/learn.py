@@ -234,15 +234,15 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
         after = replay.after if memory.memory is not None else replay.before
         if memory.memory is not None and memory.memory.recollection is not None and replay.recall is not None:
             after = replay.recall.after
-        yield "replay, run by run: quality (mean of first and MRR)", replay.labels, _three(replay.before), _three(after)
+        yield "replay, run by run: quality (mean of first and MRR)", replay.labels, _fixed(replay.before), _fixed(after)
     if memory is not None and memory.before.steps:
         before, after_ = memory.before, memory.after
-        yield "newest runs: right bundle first", before.steps, _three(before.first), _three(after_.first)
-        yield "newest runs: mean reciprocal rank", before.steps, _three(before.mrr), _three(after_.mrr)
+        yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after_.first)
+        yield "newest runs: mean reciprocal rank", before.steps, _fixed(before.mrr), _fixed(after_.mrr)
     tools = learning.tools
     if tools is not None and tools.replay.trials:
         after = tools.replay.after if tools.memory is not None else tools.replay.before
-        yield "tools, replay run by run: quality", tools.replay.labels, _three(tools.replay.before), _three(after)
+        yield "tools, replay run by run: quality", tools.replay.labels, _fixed(tools.replay.before), _fixed(after)
     if calibration is not None and calibration.enough:
         before_, after__ = calibration.before, calibration.after
         yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)
@@ -276,7 +276,7 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
     say()
     for path in written:
         say(f"written: {path}")
-    now, then = _named(learning.now), _named(learning.then)
+    now, then = _name_of_learned(learning.now), _name_of_learned(learning.then)
     if not learning.changes:
         say(f"in force, and staying so: {now}")
     elif accepted:
@@ -286,11 +286,11 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
         say(f"to accept exactly this: bundle-router learn --accept {learning.version}, with the same options")
 
 
-def _named(learned: LearnedValues) -> str:
+def _name_of_learned(learned: LearnedValues) -> str:
     return ", ".join(f"{name} {version[:19]}" for name, version in learned.revisions) or "nothing"
 
 
-def _three(value: float) -> str:
+def _fixed(value: float) -> str:
     return f"{value:.3f}"
 
 

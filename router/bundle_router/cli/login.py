@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     server = _server(catalog, arguments.server)
     if arguments.forget:
         gone = log_out(server, arguments.principal)
-        _say(arguments, server, "forgotten" if gone else "nothing was kept", {"forgotten": gone})
+        _print_sentence(arguments, server, "forgotten" if gone else "nothing was kept", {"forgotten": gone})
         return 0
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
         raise RequestError(f"--timeout is out of range: it is above 0 and at most {MAX_TIMEOUT_S:g} seconds")
@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
                 code="unauthorized",
                 advice="see that $XDG_DATA_HOME, or ~/.local/share, can be written to",
             )
-        _say(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
+        _print_sentence(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
         return 0
     outcome = "authorized" if done.asked else "authorized before (--forget to begin anew)"
-    _say(arguments, server, f"{outcome}; it lists {done.tools} tools", facts)
+    _print_sentence(arguments, server, f"{outcome}; it lists {done.tools} tools", facts)
     return 0
 
 
@@ -84,7 +84,7 @@ def _show(url: str) -> None:
     print(f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n", file=sys.stderr, flush=True)
 
 
-def _say(arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]) -> None:
+def _print_sentence(arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]) -> None:
     if arguments.json:
         print_json({"server": server.name, "principal": arguments.principal, **facts})
     else:

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             if not arguments.json:
                 for line in lines_of(row, full=arguments.full):
                     say(line)
-            if row.admitted is not None and not row.clean and _approved(row, arguments):
+            if row.admitted is not None and not row.clean and _ask_approval(row, arguments):
                 written[row.server.name] = str(files.write(approve(row.server, row.admitted, row.pins, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
@@ -93,7 +93,7 @@ def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments:
         say(f"  {line}")
 
 
-def _approved(row: Review, arguments: argparse.Namespace) -> bool:
+def _ask_approval(row: Review, arguments: argparse.Namespace) -> bool:
     if arguments.yes or arguments.json or not sys.stdin.isatty():
         return bool(arguments.yes)
     what = f"{len(arguments.tool)} tools" if arguments.tool else "all of it"

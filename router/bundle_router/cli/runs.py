@@ -152,7 +152,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(arguments: argparse.Namespace, archive: RunArchive) -> list[str]:
+def _chosen_runs(arguments: argparse.Namespace, archive: RunArchive) -> list[str]:
     return arguments.run_id or archive.run_ids()
 
 
@@ -165,8 +165,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
-        return _secrets(archive, _chosen(arguments, archive), as_json=arguments.json)
-    reports = [archive.verify(run_id) for run_id in _chosen(arguments, archive)]
+        return _secrets(archive, _chosen_runs(arguments, archive), as_json=arguments.json)
+    reports = [archive.verify(run_id) for run_id in _chosen_runs(arguments, archive)]
     missing = [] if arguments.run_id else archive.missing()
     reports = [replace(r, problems=(*r.problems, *archive.verify_artifacts(r.run_id))) for r in reports]
     if arguments.json:
@@ -261,9 +261,9 @@ def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.index import dump, index_runs
 
     archive = archive_of(arguments)
-    run_ids = _chosen(arguments, archive)
+    run_ids = _chosen_runs(arguments, archive)
     if arguments.format == "directory":
-        return _copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
+        return _report_copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/export.sqlite"
         built = index_runs(archive, run_ids, url)
@@ -281,10 +281,10 @@ def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive.run_transfer import transfer
 
     source, target = open_archive(arguments.source), archive_of(arguments)
-    return _copied(arguments, transfer(source, _chosen(arguments, source), target), target.where)
+    return _report_copied(arguments, transfer(source, _chosen_runs(arguments, source), target), target.where)
 
 
-def _copied(arguments: argparse.Namespace, count: int, where: str) -> int:
+def _report_copied(arguments: argparse.Namespace, count: int, where: str) -> int:
     if arguments.json:
         print_json({"runs": count, "to": where})
     else:
@@ -297,7 +297,7 @@ def _index(arguments: argparse.Namespace) -> int:
 
     archive = archive_of(arguments)
     url = arguments.url or sqlite_url(arguments.runs)
-    built = index_runs(archive, _chosen(arguments, archive), url, named=bool(arguments.run_id))
+    built = index_runs(archive, _chosen_runs(arguments, archive), url, named=bool(arguments.run_id))
     if arguments.json:
         print_json(asdict(built))
     else:

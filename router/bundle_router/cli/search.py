@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     search = make_search_for(catalog, [request.text], known.bundles)
     if not placed:
         request = Request(request.text)
-    permitted = _permitted(catalog, step) if placed else frozenset(search.corpus.members)
+    permitted = _permitted_bundles(catalog, step) if placed else frozenset(search.corpus.members)
     limit = max(arguments.limit, 0)
     found = (
         _tools(catalog, search, known, request, permitted, limit)
@@ -72,7 +72,7 @@ def _step(arguments: argparse.Namespace, placed: bool) -> Step:
     return Step(run_id="search", goal=arguments.query, **address)
 
 
-def _permitted(catalog: Catalog, step: Step) -> frozenset[str]:
+def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
     """Return what policy permits at the step, were every capability present and every server up."""
     from bundle_router.core.decide.decide import plan_for
 

@@ -127,7 +127,7 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_router(arguments) as router:
-        run_id = await _begun(router, step, arguments.run)
+        run_id = await _begin_run(router, step, arguments.run)
         before = await router.endpoint.standing(step.run_id, asks=False) if step else ()
         with _pages(arguments, router) as pages:
             async with begin(router, key=key, address=address, tokens=tokens, **pages) as endpoint:
@@ -176,7 +176,7 @@ def _named_folder(text: str) -> tuple[str, Path]:
     return name, Path(folder)
 
 
-async def _begun(router: Router, step: Step | None, run_id: str | None) -> str | None:
+async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> str | None:
     """Return the run to name: routed, or found on disk. Raises UnknownRun."""
     if step is not None:
         if wants_warm_up(router, step):

@@ -58,7 +58,7 @@ def _show_step(record: DecisionRecord) -> None:
     heading(
         f"{decision.seq:>4}  {_clock(record)}{step.workflow} / {step.role} / {step.step}  ← {decision.source}{degraded}"
     )
-    for name, text in _asked(record):
+    for name, text in _asked_rows(record):
         say(excerpt(f"      {name}: ", text))
     for line in (decision.justification, *selection_lines(decision.search, decision.model)):
         say_whole("      ", line, under=8)
@@ -70,7 +70,7 @@ def _show_step(record: DecisionRecord) -> None:
     say(f"      {exposure.tools} of {exposure.all_tools} tools, {exposure.tokens:,} tokens")
 
 
-def _asked(record: DecisionRecord) -> Iterator[tuple[str, str]]:
+def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     """Yield what the engine said of the step beside where it stands, as far as it said anything."""
     step = record.step
     if record.branch:

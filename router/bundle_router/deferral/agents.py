@@ -52,7 +52,7 @@ def _json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _at(value: Any, *keys: str) -> Any:
+def _value_at(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -75,7 +75,7 @@ class AgentPlaces:
             "user": self.claude / "settings.json",
         }
         for scope in RANK:
-            found = _at(_json(places[scope]), "env", "ANTHROPIC_BASE_URL")
+            found = _value_at(_json(places[scope]), "env", "ANTHROPIC_BASE_URL")
             if isinstance(found, str) and found:
                 return found
         return ""
@@ -92,16 +92,16 @@ class AgentPlaces:
         elif agent == "opencode":
             inline = self.environment.get("OPENCODE_CONFIG_CONTENT", "{}")
             config = Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
-            sources = [_parsed(inline), _json(self.folder / "opencode.json"), _json(config / "opencode/opencode.json")]
-            urls = (_at(source, "provider", "anthropic", "options", "baseURL") for source in sources)
+            sources = [_parse(inline), _json(self.folder / "opencode.json"), _json(config / "opencode/opencode.json")]
+            urls = (_value_at(source, "provider", "anthropic", "options", "baseURL") for source in sources)
             found = next((url for url in urls if isinstance(url, str) and url), DEFAULT_UPSTREAM)
         elif agent == "cline":
-            url = _at(_json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl")
+            url = _value_at(_json(self.cline_providers()), "providers", "anthropic", "settings", "baseUrl")
             found = url if isinstance(url, str) and url else DEFAULT_UPSTREAM
         return str(found).rstrip("/").removesuffix("/v1")
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
@@ -122,7 +122,7 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
             words = (command[0], "--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}), *command[1:])
         return Launch(words, common)
     if agent == "opencode":
-        config = _parsed(places.environment.get("OPENCODE_CONFIG_CONTENT", "{}"))
+        config = _parse(places.environment.get("OPENCODE_CONFIG_CONTENT", "{}"))
         config.setdefault("provider", {}).setdefault("anthropic", {}).setdefault("options", {})["baseURL"] = (
             f"{base}/v1"
         )

@@ -205,20 +205,20 @@ class Audit:
 
     def findings(self) -> list[Finding]:
         """Return what was found, the most expensive first."""
-        found = [self._off(cause, where, group) for (cause, where), group in self.groups.items()]
+        found = [self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()]
         found += [
             self._threshold(where, group)
             for (cause, where), group in self.groups.items()
             if cause in BY_SHARE and group.largest
         ]
-        found += self._unused()
+        found += self._unused_findings()
         found += self._only_set()
         found += [self._set("config-ignored", file.path, file.ignored) for file in self._files.values() if file.ignored]
         return sorted(
             found, key=lambda finding: (-finding.tokens_a_session * finding.sessions, finding.cause, finding.where)
         )
 
-    def _off(self, cause: str, where: str, group: Group) -> Finding:
+    def _off_finding(self, cause: str, where: str, group: Group) -> Finding:
         row = self.table[cause]
         fits = cause in BY_SHARE and group.largest > 0
         versions = sorted({group.first_version, group.last_version})
@@ -247,7 +247,7 @@ class Audit:
         detail = f"{group.largest:,} tokens of definitions: {SWITCH}={value} defers them"
         return self._set("auto-threshold", where, detail, value)
 
-    def _unused(self) -> list[Finding]:
+    def _unused_findings(self) -> list[Finding]:
         found = []
         row = self.table["alwaysload-unused"]
         for server, pinned in sorted(self.pinned.items()):

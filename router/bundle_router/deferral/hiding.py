@@ -246,21 +246,21 @@ class StreamFilter:
         data = self._rest + data if self._rest else data
         if not self._reading and data.endswith(b"\n\n") and not any(mark in data for mark in _MARKS):
             self._rest = b""  # whole events with nothing to look at, as most pieces are
-            return self._passing(data)
+            return self._keep_passing(data)
         events, self._rest = split_events(data)
         if len(self._rest) > MAX_EVENT_BYTES:
             raise BrokenAnswer("an event is too large")
         if not events:
             return b""
         if self._reading:
-            return b"".join(self._filtered(events))
+            return b"".join(self._filter_events(events))
         whole = b"".join(events)
         if any(mark in whole for mark in _MARKS):
             self._catch_up()
-            return b"".join(self._filtered(events))
-        return self._passing(whole)
+            return b"".join(self._filter_events(events))
+        return self._keep_passing(whole)
 
-    def _passing(self, whole: bytes) -> bytes:
+    def _keep_passing(self, whole: bytes) -> bytes:
         """Keep events that pass, in case a later one has to be read in their light."""
         self._kept.append(whole)
         self._kept_bytes += len(whole)
@@ -273,7 +273,7 @@ class StreamFilter:
         events, rest = split_events(self._rest, final=True)
         self._rest = b""
         if self._reading:
-            return b"".join(self._filtered(events)) + rest
+            return b"".join(self._filter_events(events)) + rest
         return b"".join(events) + rest
 
     def _catch_up(self) -> None:
@@ -281,7 +281,7 @@ class StreamFilter:
         self._reading = True
         events, _rest = split_events(b"".join(self._kept), final=True)
         self._kept.clear()
-        for _event in self._filtered(events):
+        for _event in self._filter_events(events):
             pass
 
     def final_usage(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class StreamFilter:
                 self.usage.update(_dict(_dict(found[1].get("message")).get("usage")) or _dict(found[1].get("usage")))
         return self.usage
 
-    def _filtered(self, events: Sequence[bytes]) -> Iterator[bytes]:
+    def _filter_events(self, events: Sequence[bytes]) -> Iterator[bytes]:
         for event in events:
             found = event_data(event)
             if found is None:
@@ -330,16 +330,16 @@ class StreamFilter:
                 self._shown[index] = self._next
                 self._next += 1
         elif kind == "content_block_delta":
-            self._grow(index, _dict(data.get("delta")))
+            self._grow_block(index, _dict(data.get("delta")))
         elif index in self._inputs:
-            self._by_index[index]["input"] = _parsed(self._inputs.pop(index))
+            self._by_index[index]["input"] = _parse_pieces(self._inputs.pop(index))
         if index not in self._hidden:
-            yield self._renumbered(event, text, index)
+            yield self._renumber_event(event, text, index)
         elif self._placeholders and kind == "content_block_stop":
             shown = placeholder_for(hidden_block(self._by_index[index], 0))
             yield _text_block(self._shown[index], shown)
 
-    def _grow(self, index: int, delta: dict[str, Any]) -> None:
+    def _grow_block(self, index: int, delta: dict[str, Any]) -> None:
         """Add a delta to its block."""
         block = self._by_index.get(index)
         if block is None:
@@ -353,7 +353,7 @@ class StreamFilter:
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
-    def _renumbered(self, event: bytes, text: str, index: int) -> bytes:
+    def _renumber_event(self, event: bytes, text: str, index: int) -> bytes:
         shown = self._shown.get(index)
         if shown is None:
             raise BrokenAnswer("an event of a block that did not begin")
@@ -402,7 +402,7 @@ def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _parsed(pieces: Sequence[str]) -> Any:
+def _parse_pieces(pieces: Sequence[str]) -> Any:
     try:
         return json.loads("".join(pieces) or "{}")
     except ValueError:

@@ -77,7 +77,7 @@ def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Membe
         start = skip_space(text, at + 1)
         value, end = (split(text, key, start) if split else None) or _DECODER.raw_decode(text, start)
         yield Member(key, value, key_start, start, end)
-        at = _next(text, end, "}")
+        at = _next_separator(text, end, "}")
 
 
 def read_elements(text: str, at: int) -> tuple[list[Element], int]:
@@ -89,11 +89,11 @@ def read_elements(text: str, at: int) -> tuple[list[Element], int]:
     while text[at] != "]":
         value, end = _DECODER.raw_decode(text, at)
         found.append(Element(value, at, end))
-        at = _next(text, end, "]")
+        at = _next_separator(text, end, "]")
     return found, at + 1
 
 
-def _next(text: str, end: int, closing: str) -> int:
+def _next_separator(text: str, end: int, closing: str) -> int:
     at = skip_space(text, end)
     if text[at] == closing:
         return at
@@ -114,7 +114,7 @@ def read_editable(data: bytes) -> str:
     except UnicodeDecodeError:
         raise NotEditable("it is not UTF-8") from None
     try:
-        value = json.loads(text[start_of(text) :], object_pairs_hook=_unique, parse_constant=_constant)
+        value = json.loads(text[start_of(text) :], object_pairs_hook=_unique_object, parse_constant=_constant)
     except json.JSONDecodeError as wrong:
         raise NotEditable(_reason(text[start_of(text) :], wrong)) from None
     except RecursionError:
@@ -124,7 +124,7 @@ def read_editable(data: bytes) -> str:
     return text
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()
@@ -190,7 +190,7 @@ def remove_member(text: str, keys: Sequence[str]) -> str:
     if index is None:
         raise NotEditable(f"{'.'.join(keys)!r} is not in it")
     spans = [(member.key_start, member.end) for member in siblings]
-    return _without(text, at, spans, index)
+    return _cut_item(text, at, spans, index)
 
 
 def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
@@ -201,10 +201,10 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
         index = next((i for i, element in enumerate(found) if element.value == value), None)
         if array is None or index is None:
             return text
-        text = _without(text, array.start, [(element.start, element.end) for element in found], index)
+        text = _cut_item(text, array.start, [(element.start, element.end) for element in found], index)
 
 
-def _without(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:
+def _cut_item(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:
     """Cut one item out of the list of items of the object or array at `at`, with the comma that is then too much."""
     start, end = spans[index]
     if len(spans) == 1:

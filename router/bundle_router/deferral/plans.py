@@ -110,14 +110,14 @@ def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
 
 def show_diff(edit: FileEdit) -> str:
     """Return a unified diff in which strings that the edit does not mean are left out: they may be credentials."""
-    before = _masked(edit.before or b"")
-    after = _masked(edit.after or b"")
+    before = _mask_values(edit.before or b"")
+    after = _mask_values(edit.after or b"")
     name_before = edit.path if edit.before is not None else "/dev/null"
     name_after = edit.path if edit.after is not None else "/dev/null"
     return "\n".join(difflib.unified_diff(before, after, name_before, name_after, lineterm="", n=2)) + "\n"
 
 
-def _masked(data: bytes) -> list[str]:
+def _mask_values(data: bytes) -> list[str]:
     if not data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{"):
         return data.decode("utf-8", "replace").splitlines()
     return [_mask(line) for line in data.decode("utf-8", "replace").splitlines()]
@@ -129,15 +129,15 @@ def _mask(line: str) -> str:
         shown.append(line[at : found.start()])
         at = found.end()
         if found[2]:
-            key = _unquoted(found[1])
+            key = _unquote_literal(found[1])
             shown.append(found[0])
         else:
-            shown.append(found[1] if key in _SHOWN or _unquoted(found[1]) in _SHOWN else '"…"')
+            shown.append(found[1] if key in _SHOWN or _unquote_literal(found[1]) in _SHOWN else '"…"')
             key = ""
     return "".join(shown) + line[at:]
 
 
-def _unquoted(literal: str) -> str:
+def _unquote_literal(literal: str) -> str:
     try:
         value: Any = json.loads(literal)
     except ValueError:

@@ -97,13 +97,13 @@ class DeferralProxy:
         try:
             return await self._forward(exchange)
         except UpstreamFailed as error:
-            self._done(exchange, 502)
+            self._note_done(exchange, 502)
             return _error(502, "api_error", f"the upstream did not answer ({error})")
 
     def _rewrite(self, exchange: _Exchange) -> None:
         """Decide whether the request is rewritten. Whatever goes wrong here, the original goes out."""
         try:
-            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall)
+            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall_blocks)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
             found = UnchangedRequest(type(error).__name__)
         if isinstance(found, Deferred) and self._store is not None and self._store.refused(*_refusal_keys(found)):
@@ -121,7 +121,7 @@ class DeferralProxy:
             "original_upfront_bytes": found.original_upfront_bytes,
         }
 
-    def _recall(self, keys: Any) -> Any:
+    def _recall_blocks(self, keys: Any) -> Any:
         return self._store.recall(keys) if self._store is not None else {}
 
     async def _forward(self, exchange: _Exchange) -> Response:
@@ -131,12 +131,12 @@ class DeferralProxy:
         try:
             answer = await self._send(exchange, deferred.text.encode())
             if answer.status in REFUSALS or not answer.readable():
-                return await self._again(exchange, answer)
+                return await self._send_unchanged(exchange, answer)
             if answer.status != 200:
                 return self._pass(exchange, answer)
             if "text/event-stream" in answer.type:
                 return await self._stream(exchange, deferred, answer)
-            return await self._whole(exchange, deferred, answer)
+            return await self._answer_whole(exchange, deferred, answer)
         except UpstreamFailed:
             raise
         except _BROKEN as error:
@@ -152,7 +152,7 @@ class DeferralProxy:
     async def _send_original(self, exchange: _Exchange) -> UpstreamAnswer:
         return await self._upstream.send(exchange.method, exchange.target, exchange.headers, exchange.body)
 
-    async def _again(self, exchange: _Exchange, refusal: UpstreamAnswer) -> Response:
+    async def _send_unchanged(self, exchange: _Exchange, refusal: UpstreamAnswer) -> Response:
         """Send the request as it came after its rewritten form was refused, and remember that where it helped."""
         refusal.close()
         exchange.row["retried"] = 1
@@ -171,11 +171,11 @@ class DeferralProxy:
                     yield piece
             finally:
                 answer.close()
-                self._done(exchange, answer.status)
+                self._note_done(exchange, answer.status)
 
-        return _streaming(pieces(), answer)
+        return _stream_response(pieces(), answer)
 
-    async def _whole(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
+    async def _answer_whole(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
         """Answer with a plain message, without its searches."""
         try:
             body, blocks = hide_in_message(await answer.body(), placeholders=deferred.placeholders)
@@ -184,7 +184,7 @@ class DeferralProxy:
             for _round in range(MAX_CONTINUATIONS):
                 if message.get("stop_reason") != "pause_turn" or not any(map(is_hidden, so_far)):
                     break
-                more = json.loads(await (await self._send(exchange, _continued(deferred.text, so_far))).body())
+                more = json.loads(await (await self._send(exchange, _continue_request(deferred.text, so_far))).body())
                 so_far = [*so_far, *more["content"]]
                 body, so_far = hide_in_message(
                     json.dumps({**more, "id": message["id"], "content": so_far}).encode(),
@@ -196,18 +196,18 @@ class DeferralProxy:
         finally:
             answer.close()
         self._mark(exchange)
-        self._done(exchange, answer.status)
+        self._note_done(exchange, answer.status)
         response = Response(body, answer.status)
-        response.raw_headers = [*_raw(answer, plain=True), (b"content-length", str(len(body)).encode())]
+        response.raw_headers = [*_raw_headers(answer, plain=True), (b"content-length", str(len(body)).encode())]
         return response
 
     async def _stream(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
         """Answer with a stream, without its searches. Waits for the first bytes, as until then the original can go."""
-        filtered = self._filtered(exchange, deferred, answer)
+        filtered = self._answer_filtered(exchange, deferred, answer)
         await anext(filtered, b"")
-        return _streaming(filtered, answer, plain=True)
+        return _stream_response(filtered, answer, plain=True)
 
-    async def _filtered(
+    async def _answer_filtered(
         self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
     ) -> AsyncGenerator[bytes, None]:
         """Yield nothing once there is something to answer with, then what the client gets of the stream, and of those
@@ -232,7 +232,7 @@ class DeferralProxy:
                 answer.close()
                 blocks = stream.resume(may_continue=rounds + 1 < MAX_CONTINUATIONS)
                 exchange.row["continued"] = rounds + 1
-                answer = await self._send(exchange, _continued(deferred.text, blocks))
+                answer = await self._send(exchange, _continue_request(deferred.text, blocks))
                 if answer.status != 200:
                     raise BrokenAnswer("the continuation was refused")
             if rest := stream.end():
@@ -248,7 +248,7 @@ class DeferralProxy:
                 self._note(exchange, deferred, stream.blocks)
             exchange.row |= {"searches": stream.searches, "usage": _usage(stream.final_usage())}
             if began:
-                self._done(exchange, answer.status)
+                self._note_done(exchange, answer.status)
 
     def _note(self, exchange: _Exchange, deferred: Deferred, blocks: list[dict[str, Any]]) -> None:
         notes = notes_of(blocks, deferred.prompt, placeholders=deferred.placeholders)
@@ -260,7 +260,7 @@ class DeferralProxy:
         if exchange.first_byte is None:
             exchange.first_byte = self._clock()
 
-    def _done(self, exchange: _Exchange, status: int) -> None:
+    def _note_done(self, exchange: _Exchange, status: int) -> None:
         if self._numbers is None:
             return
         ended = self._clock()
@@ -274,7 +274,7 @@ def _refusal_keys(deferred: Deferred) -> tuple[str, str]:
     return f"model:{deferred.model}", f"conversation:{deferred.conversation}"
 
 
-def _continued(text: str, blocks: list[dict[str, Any]]) -> bytes:
+def _continue_request(text: str, blocks: list[dict[str, Any]]) -> bytes:
     """Return a request that goes on where a paused answer stopped: its blocks so far are the last message."""
     body = json.loads(text)
     last = body["messages"][-1]
@@ -303,15 +303,15 @@ def _is_local(host: str) -> bool:
     return name.strip("[]") in ("127.0.0.1", "localhost", "::1")
 
 
-def _raw(answer: UpstreamAnswer, *, plain: bool = False) -> list[tuple[bytes, bytes]]:
+def _raw_headers(answer: UpstreamAnswer, *, plain: bool = False) -> list[tuple[bytes, bytes]]:
     skipped = ("content-encoding",) if plain else ()
     rows = [(n, v) for n, v in answer.headers if n.lower() not in skipped]
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in rows]
 
 
-def _streaming(pieces: AsyncIterator[bytes], answer: UpstreamAnswer, *, plain: bool = False) -> StreamingResponse:
+def _stream_response(pieces: AsyncIterator[bytes], answer: UpstreamAnswer, *, plain: bool = False) -> StreamingResponse:
     response = StreamingResponse(pieces, answer.status)
-    response.raw_headers = _raw(answer, plain=plain)
+    response.raw_headers = _raw_headers(answer, plain=plain)
     return response
 
 

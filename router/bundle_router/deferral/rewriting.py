@@ -119,13 +119,13 @@ class RequestRewriter:
         edits: list[tuple[int, int, str]] = []
         restored = 0
         for message, own in zip(messages, keys, strict=True):
-            called.update(_called(message.value))
+            called.update(_called_tools(message.value))
             put_back = [(key, hidden[key]) for key in own if key in hidden]
             if put_back:
                 blocks = [block for _key, kept in put_back for block in kept]
-                usable = _usable(blocks, tools.qualifying)
+                usable = _usable_blocks(blocks, tools.qualifying)
                 searched.update(name for block in usable for name in block.references)
-                new = _restored(text, message, put_back, usable)
+                new = _restore_blocks(text, message, put_back, usable)
                 edits += new
                 restored += len(new)
         deferred = tools.qualifying - (called - searched)
@@ -136,7 +136,7 @@ class RequestRewriter:
         edits.append((member.start, member.end, shown))
         thinking = parts["thinking"].value if "thinking" in parts else None
         return Deferred(
-            text=_edited(text, edits),
+            text=_apply_edits(text, edits),
             model=parts["model"].value,
             tools=len(tools.tools),
             deferred=deferred,
@@ -170,7 +170,7 @@ class RequestRewriter:
                 return self._lists[known], start + len(known)
         found, end = read_elements(text, start)
         whole = text[start:end]
-        made = ToolList(whole, tuple(found), _obstacle(found), self._qualifying(found))
+        made = ToolList(whole, tuple(found), _obstacle(found), self._deferrable_tools(found))
         self._lists[whole] = made
         if len(self._lists) > KEPT_TOOL_LISTS:
             self._lists.popitem(last=False)
@@ -195,7 +195,7 @@ class RequestRewriter:
             return UnchangedRequest("too few tools")
         return tools, messages
 
-    def _qualifying(self, tools: Sequence[Element]) -> frozenset[str]:
+    def _deferrable_tools(self, tools: Sequence[Element]) -> frozenset[str]:
         """Return the tools that may be deferred: those of servers, by their names."""
         names = [tool.value.get("name", "") for tool in tools if _is_plain(tool.value)]
         groups = Counter(found[0] for name in names if (found := _PREFIX.match(name)))
@@ -278,7 +278,7 @@ def _defers(message: Any) -> bool:
     return False
 
 
-def _called(message: Any) -> Iterator[str]:
+def _called_tools(message: Any) -> Iterator[str]:
     for block in _blocks(message):
         if block.get("type") == "tool_use" and isinstance(block.get("name"), str):
             yield block["name"]
@@ -302,7 +302,7 @@ def _keys_of(value: Any, previous: Any) -> list[str]:
     return [*dict.fromkeys(keys), *([key] if key else [])]
 
 
-def _usable(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
+def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
     """Return the hidden blocks that may be put back: references to tools that are gone are taken out, and a search of
     which nothing is left, with its result; so is a search without a result."""
     results: dict[str, HiddenBlock] = {}
@@ -318,7 +318,7 @@ def _usable(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[Hidden
     return usable
 
 
-def _restored(
+def _restore_blocks(
     text: str, message: Element, put_back: Sequence[tuple[str, Sequence[HiddenBlock]]], usable: Sequence[HiddenBlock]
 ) -> list[tuple[int, int, str]]:
     """Return the edits that put hidden blocks back into an assistant message."""
@@ -340,7 +340,7 @@ def _restored(
                 edits.append((place.start, place.end, block.as_text()))
     for key, kept in put_back:
         if not key.startswith("id:"):
-            edits += _inserted(places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None])
+            edits += _insert(places, content, [b for x in kept if (b := by_kind.get((x.kind, x.id))) is not None])
     return edits
 
 
@@ -353,7 +353,7 @@ def _into_text(text: str, content: Member, blocks: Sequence[HiddenBlock]) -> lis
     return [(content.start, content.end, "[" + ",".join((*before, own, *after)) + "]")]
 
 
-def _inserted(places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
+def _insert(places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
     """Return insertions of blocks before the tool call that followed them, else after as many blocks as preceded."""
     edits = []
     for block in blocks:
@@ -369,7 +369,7 @@ def _inserted(places: Sequence[Element], content: Member, blocks: Sequence[Hidde
     return edits
 
 
-def _edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+def _apply_edits(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     parts: list[str] = []
     at = 0
     for start, end, new in sorted(edits, key=lambda edit: edit[:2]):  # stable: insertions at one place stay in order

@@ -41,7 +41,7 @@ class HiddenStore:
 
     def prune(self) -> None:
         """Delete what is older than its time, and the oldest of what is too much."""
-        with self._forgiving():
+        with self._warn_once():
             self._database.execute("DELETE FROM hidden WHERE time < ?", (self._now() - KEPT_S,))
             self._database.execute("DELETE FROM refused WHERE time < ?", (self._now() - REFUSED_S,))
             self._database.execute(
@@ -51,12 +51,12 @@ class HiddenStore:
 
     def remember(self, notes: Mapping[str, Sequence[HiddenBlock]]) -> None:
         rows = [(key, json.dumps([asdict(block) for block in blocks]), self._now()) for key, blocks in notes.items()]
-        with self._forgiving():
+        with self._warn_once():
             self._database.executemany("INSERT OR REPLACE INTO hidden VALUES (?, ?, ?)", rows)
 
     def recall(self, keys: Sequence[str]) -> dict[str, tuple[HiddenBlock, ...]]:
         found: dict[str, tuple[HiddenBlock, ...]] = {}
-        with self._forgiving():
+        with self._warn_once():
             for first in range(0, len(keys), KEYS_A_QUERY):
                 some = keys[first : first + KEYS_A_QUERY]
                 marks = ",".join("?" * len(some))
@@ -68,11 +68,11 @@ class HiddenStore:
 
     def refuse(self, key: str) -> None:
         """Remember for a day that deferral was refused for a model or a conversation."""
-        with self._forgiving():
+        with self._warn_once():
             self._database.execute("INSERT OR REPLACE INTO refused VALUES (?, ?)", (key, self._now()))
 
     def refused(self, *keys: str) -> bool:
-        with self._forgiving():
+        with self._warn_once():
             marks = ",".join("?" * len(keys))
             query = f"SELECT 1 FROM refused WHERE time >= ? AND key IN ({marks}) LIMIT 1"  # noqa: S608 - marks only
             return self._database.execute(query, (self._now() - REFUSED_S, *keys)).fetchone() is not None
@@ -82,7 +82,7 @@ class HiddenStore:
         self._database.close()
 
     @contextlib.contextmanager
-    def _forgiving(self) -> Iterator[None]:
+    def _warn_once(self) -> Iterator[None]:
         """Warn once: a store that can't be read or written counts as empty, and requests go on without it."""
         try:
             yield

@@ -252,7 +252,7 @@ class Transcript:
     def _measure(self, tools: Iterable[Mapping[str, Any]]) -> RequestTools:
         return measure_tools(tools, self._builtins(self._version), self._count)
 
-    def _new(self, record: Mapping[str, Any]) -> _Open:
+    def _begin_request(self, record: Mapping[str, Any]) -> _Open:
         request = _Open(
             session=self._session,
             cwd=self._cwd,
@@ -279,7 +279,7 @@ class Transcript:
             last = None
         if self._ended and record.get("base") is None and last is None:
             self._begin_process()
-        request = self._new(record)
+        request = self._begin_request(record)
         request.id, request.model, request.shape = record["id"], str(params.get("model") or ""), record["shapeHash"]
         request.betas = tuple(str(beta) for beta in betas) if isinstance(betas, list) else None
         request.tools = self._shapes.get(request.shape)
@@ -310,7 +310,7 @@ class Transcript:
         usage = _usage(message.get("usage") or {})
         request = next((r for r in reversed(self._open) if r.message == identity), None)
         if request is None:
-            request = self._answered(record, identity)
+            request = self._answered_request(record, identity)
             if request is None:
                 return
             request.message, request.outcome, request.usage = identity, "served", usage
@@ -326,7 +326,7 @@ class Transcript:
                     request.calls.append(server_of(block["name"]))
         self._quiet = False
 
-    def _answered(self, record: dict[str, Any], identity: str) -> _Open | None:
+    def _answered_request(self, record: dict[str, Any], identity: str) -> _Open | None:
         """Return the request that an assistant message answers; None for one that was counted before."""
         reference = record.get("requestRef")
         found = next((r for r in reversed(self._open) if r.id and r.id == reference), None)
@@ -338,7 +338,7 @@ class Transcript:
             return found
         if self._ended:
             self._begin_process()
-        return self._new(record)
+        return self._begin_request(record)
 
     def _take_user(self, record: dict[str, Any]) -> None:
         content = record["message"]["content"]

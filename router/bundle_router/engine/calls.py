@@ -13,7 +13,7 @@ Rules:
 6. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
 
 A call goes through a few wrappers, each of which knows the next alone: `once` (its key), `admit` (judged, budgeted,
-begun), `_recorded` (its end), `_reused` (results used again), `_made` (the session).
+begun), `_call_and_store` (its end), `_call_or_reuse` (results used again), `_call_server` (the session).
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def admit(
                 request=request,
                 state=state,
                 folder=state.folder or TOP,
-                scope=Scope(run.id, state.step.principal, _listening(state.catalog, exposed, tool, request.client)),
+                scope=Scope(run.id, state.step.principal, _client_for(state.catalog, exposed, tool, request.client)),
                 started_ns=started_ns,
                 attempt=known.attempt + 1 if known is not None else 1,
                 idempotent=idempotent,
@@ -276,7 +276,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     return refused
 
 
-def _listening(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
+def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
     """Return the client, as far as the tool's server may know it; None where its results are not passed on."""
     if client is None or tool not in exposed:
         return None
@@ -330,7 +330,7 @@ def _hint(resolved: ResolvedName, exposed: Mapping[str, str]) -> str:
 async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     """Carry out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     try:
-        outcome = await _recorded(at, call)
+        outcome = await _call_and_store(at, call)
         result = await at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, outcome, wait_s=wait_s))
         await at.on_disk()
         return result
@@ -338,12 +338,12 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
         at.run.release()
 
 
-async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
+async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     """Make the call and store what it gave. One that comes to no end by itself (it is cancelled, its result can't be
     stored, or there is a defect) has its end recorded here."""
     try:
         await store(at.run, call.request.arguments.blobs)
-        outcome = await _reused(at, call)
+        outcome = await _call_or_reuse(at, call)
         stored = await store(at.run, outcome.shaped.blobs)
     except BaseException as ended:
         kind, code = ended_by(ended)
@@ -360,12 +360,12 @@ async def _recorded(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
 
 
-async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
+async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     """Return what the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
 
     async def work() -> CallOutcome:
-        raw = await _made(at, call)
+        raw = await _call_server(at, call)
         shaped = await shape_blocks(at.ports, catalog.settings.limits.max_result_chars, raw.blocks)
         whole = raw.blocks if call.request.whole else None
         return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
@@ -387,7 +387,7 @@ async def _reused(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     return await results.get_or_call(catalog, asked, call.call_id, work)
 
 
-async def _made(at: CallPorts, call: AdmittedCall) -> RawResult:
+async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:
     server, _, short = call.tool.partition(".")
     entry = call.state.catalog.servers[server]
     await at.on_disk()

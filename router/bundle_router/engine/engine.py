@@ -242,7 +242,7 @@ class Engine:
         asked_ns = self.ports.clock.monotonic_ns()
         if more.get("key", "") != "":
             check_key(self.ports.redactor, more["key"])
-        run = await self._held(run_id)
+        run = await self._hold_run(run_id)
         try:
             for _ in range(run.leases // TOGETHER):
                 await asyncio.sleep(0)
@@ -252,7 +252,7 @@ class Engine:
             if isinstance(name, str) and name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
-                    return await self._answer(run, request, decision_id)
+                    return await self._answer_meta(run, request, decision_id)
                 request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
@@ -278,7 +278,7 @@ class Engine:
         at = CallPorts(self.ports, self.runs, run)
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))
 
-    async def _held(self, run_id: str) -> OpenRun:
+    async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, which stays so until it is released, whoever closes it meanwhile."""
         run = self.runs.held(run_id)
         if run is not None:
@@ -294,10 +294,10 @@ class Engine:
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
-            return await self._once(at, request.with_arguments(recorded), state, decision_id)
+            return await self._call_once(at, request.with_arguments(recorded), state, decision_id)
         artifact = partial(self.runs.artifact, run.id)
         async with with_artifacts(self.ports, state, artifact, str(request.name), recorded) as filled:
-            return await self._once(at, request.with_arguments(filled), state, decision_id)
+            return await self._call_once(at, request.with_arguments(filled), state, decision_id)
 
     async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
         if not isinstance(request.name, str) or self._discovery.is_verified(request.name, state):
@@ -305,9 +305,9 @@ class Engine:
         if self._has_budget(run, state, request):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
-    async def _once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
+    async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
         async def make() -> Result | KeyTaken:
-            made = await self._admitted(at, request, state, decision_id)
+            made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
                 return await perform(at, made)
             await at.on_disk()
@@ -322,7 +322,7 @@ class Engine:
         with run.lock:
             return over_budget(run, state, state.surface.canonical.get(name, name), text, tree) is None
 
-    async def _admitted(
+    async def _admit_call(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
     ) -> AdmittedCall | KeyTaken | Result:
         """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew.
@@ -342,7 +342,7 @@ class Engine:
             state = await self.state_async(at.run.id, decision_id)
             await self._verify(at.run, request, state, decision_id)
 
-    async def _answer(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
+    async def _answer_meta(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         """Return what a meta-tool other than `call_tool` gives."""
         from bundle_router.engine.meta_calls import answer
 
@@ -356,7 +356,7 @@ class Engine:
         """See `Router.missed`."""
         from bundle_router.engine.meta_calls import refuse_missed
 
-        run = await self._held(run_id)
+        run = await self._hold_run(run_id)
         try:
             at = CallPorts(self.ports, self.runs, run)
             return await refuse_missed(at, await self.state_async(run_id, decision_id), name)
@@ -379,7 +379,7 @@ class Engine:
         """Yield what passes a request of the run's agent on to its servers."""
         from bundle_router.engine.relay import RelayedRequest, passed_through
 
-        run = await self._held(run_id)
+        run = await self._hold_run(run_id)
         try:
             state = await self.state_async(run_id, decision_id)
             await self._discovery.discover(state)

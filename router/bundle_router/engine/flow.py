@@ -130,7 +130,7 @@ async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awai
         wanted = next(flow)
         while True:
             try:
-                found = await (do or _done)(wanted)
+                found = await (do or _carry_out)(wanted)
             except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
                 wanted = flow.throw(error)
             else:
@@ -142,7 +142,7 @@ async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awai
         flow.close()
 
 
-async def _done(wanted: InThread | OnStore | Awaited) -> Any:
+async def _carry_out(wanted: InThread | OnStore | Awaited) -> Any:
     if isinstance(wanted, OnStore):
         return await on_store(wanted.store, wanted.work)
     if isinstance(wanted, InThread):

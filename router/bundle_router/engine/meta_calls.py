@@ -254,7 +254,7 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
     facts = ports.describe(data)
     text = text_of(data, facts)
     if text is None:
-        media = () if isinstance(wanted, SearchArtifact) else (_stored(uri, data, facts),)
+        media = () if isinstance(wanted, SearchArtifact) else (_stored_artifact(uri, data, facts),)
         return MetaReply(describe_media(uri, data, facts), media=media)
     if isinstance(wanted, ReadArtifact):
         return MetaReply(read_page(wanted, text, data, cap))
@@ -273,7 +273,7 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
     return MetaReply(search_lines(wanted, text, find, cap))
 
 
-def _stored(uri: str, data: bytes, facts: MediaFacts) -> Artifact:
+def _stored_artifact(uri: str, data: bytes, facts: MediaFacts) -> Artifact:
     """Return what is known of an artifact that is there already; what a tool said of it is in its call's record."""
     sha256 = uri.rpartition(":")[2]
     stored = Artifact(uri, sha256, facts.mime_type, len(data), role="media")

@@ -271,13 +271,13 @@ class RunTable:
         Raises UnknownRun where there is none and no step, RequestError, CorruptRun, StorageError.
         """
         while True:
-            run = self._opened(run_id, step)
+            run = self._open_or_begin(run_id, step)
             if run.hold():
                 return run
 
     def reading(self, run_id: str) -> OpenRun | None:
         """Return the run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
-        run = self._runs.get(run_id) or self._found(run_id)
+        run = self._runs.get(run_id) or self._find_run(run_id)
         if run is None:
             return None
         try:
@@ -291,18 +291,18 @@ class RunTable:
             return self.reading(run_id)
         return run
 
-    def _opened(self, run_id: str, step: Step | None) -> OpenRun:
+    def _open_or_begin(self, run_id: str, step: Step | None) -> OpenRun:
         run = self._runs.get(run_id)
         if run is not None and not run.ended:
             return run
-        run = self._found(run_id)
+        run = self._find_run(run_id)
         if run is not None:
             return run
         if step is None:
             raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
-        return self._begun(run_id, step)
+        return self._begin_run(run_id, step)
 
-    def _found(self, run_id: str) -> OpenRun | None:
+    def _find_run(self, run_id: str) -> OpenRun | None:
         """Return a run that the store has, opened; None where it has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
@@ -311,9 +311,9 @@ class RunTable:
             if run is not None and not run.ended:
                 return run
             log = self.store.open(run_id)
-            return self._known(run_id, log) if log is not None else None
+            return self._register_run(run_id, log) if log is not None else None
 
-    def _begun(self, run_id: str, step: Step) -> OpenRun:
+    def _begin_run(self, run_id: str, step: Step) -> OpenRun:
         parent_id = step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
@@ -332,9 +332,9 @@ class RunTable:
             run = self._runs.get(run_id)
             if run is not None and not run.ended:
                 return run
-            return self._known(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
+            return self._register_run(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
 
-    def _known(self, run_id: str, log: RunLog) -> OpenRun:
+    def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         run = OpenRun(
             log,
             recent_steps=self._catalog.settings.limits.recent_steps,

@@ -108,23 +108,23 @@ class RelayedRequest:
     tree: Totals | None = None
 
     @property
-    def _passed(self) -> PassthroughServers:
+    def _passed_servers(self) -> PassthroughServers:
         return passed_through(self.state)
 
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """Return the answer that the client is to have."""
         feature = FEATURES.get(method)
-        servers = self._passed.of(feature) if feature is not None and self.servers is not None else ()
+        servers = self._passed_servers.of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
-            return _no(METHOD_NOT_FOUND, "Method not found")
+            return _error(METHOD_NOT_FOUND, "Method not found")
         if method in LISTS:
-            return await self._joined(servers, method)
-        found = await self._addressed(servers, method, params)
+            return await self._join_lists(servers, method)
+        found = await self._find_addressee(servers, method, params)
         return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
-        servers = self._passed.of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
+        servers = self._passed_servers.of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
         if uri in CHANGED and self.servers is not None:
             return await self._follow_lists(servers, uri, updated)
         owner = await self._owner(servers, uri) if servers else None
@@ -133,14 +133,14 @@ class RelayedRequest:
         request = self._request(owner, {"uri": uri}, "resources/subscribe")
         over = await self._over_budget(request)
         if over is not None:
-            return _no(INTERNAL_ERROR, over)
+            return _error(INTERNAL_ERROR, over)
         try:
             end = await self.servers.follow(owner.name, uri, updated, scope=self.state.scope)
             answer = ServerReply({})
         except ToolFailure as failure:
             end, answer = None, ServerReply(outcome="unavailable", code=failure.code, text=failure.message)
         try:
-            await self._record(request, answer, *await self._shaped(answer))
+            await self._record(request, answer, *await self._shape_answer(answer))
         except BaseException:  # what leaves no record is not to go on either
             if end is not None:
                 end()
@@ -165,23 +165,23 @@ class RelayedRequest:
 
     # --- lists -----------------------------------------------------------------------------------------------------
 
-    async def _joined(self, servers: Sequence[Server], method: str) -> ServerReply:
+    async def _join_lists(self, servers: Sequence[Server], method: str) -> ServerReply:
         """Return the servers' lists as one."""
         requests = [self._request(server, {}, method) for server in servers]
         for request in requests:
             if (over := await self._over_budget(request)) is not None:
-                return _no(INTERNAL_ERROR, over)
+                return _error(INTERNAL_ERROR, over)
         key, id_ = LISTS[method]
         rows: list[Row] = []
         for server, request, (listed, answer) in zip(
             servers, requests, await self._lists(servers, method), strict=True
         ):
-            rows += _named(servers, server, listed) if method == "prompts/list" else listed
+            rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
             told = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
-            await self._record(request, told, *await self._shaped(told))
+            await self._record(request, told, *await self._shape_answer(told))
         await self.at.on_disk()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
-        return answer if fits(answer) else _no(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
+        return answer if fits(answer) else _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
     async def _lists(self, servers: Iterable[Server], method: str) -> list[tuple[list[Row], ServerReply]]:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
@@ -193,7 +193,7 @@ class RelayedRequest:
         params: dict[str, Any] = {}
         until_s = asyncio.get_running_loop().time() + self._limit_s(server)
         for _ in range(MAX_PAGES):
-            answer = await self._asked(server, params, method, until_s)
+            answer = await self._ask_server(server, params, method, until_s)
             page = answer.result or {}
             found = page[key] if isinstance(page.get(key), list) else []
             rows += [one for one in found if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]]
@@ -206,7 +206,7 @@ class RelayedRequest:
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
-    async def _addressed(
+    async def _find_addressee(
         self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
     ) -> tuple[Server, dict[str, Any]] | ServerError:
         """Return the server that is meant, and the params in its own words."""
@@ -237,7 +237,7 @@ class RelayedRequest:
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
-    async def _asked(
+    async def _ask_server(
         self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
     ) -> ServerReply:
         """Return the server's answer, which may take as long as a call, or until a time on the loop's clock."""
@@ -254,10 +254,10 @@ class RelayedRequest:
         over = await self._over_budget(request)
         if over is not None:
             await self.at.on_disk()
-            return _no(INTERNAL_ERROR, over)
+            return _error(INTERNAL_ERROR, over)
         try:
-            answer = await self._asked(server, params, method)
-            shaped, stored = await self._shaped(answer)
+            answer = await self._ask_server(server, params, method)
+            shaped, stored = await self._shape_answer(answer)
         except BaseException as ended:
             outcome, code = ended_by(ended)
             await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()))
@@ -266,13 +266,13 @@ class RelayedRequest:
         await self.at.on_disk()
         if fits(answer):
             return answer
-        return _no(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
+        return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
 
     def _request(self, server: Server, params: Mapping[str, Any], method: str) -> _Request:
         arguments = encode(self.at.ports.redactor.redact_value(dict(params)))
         return _Request(server.name, method, arguments, self.at.ports.clock.monotonic_ns())
 
-    async def _shaped(self, answer: ServerReply) -> tuple[ShapedResult, tuple[Artifact, ...]]:
+    async def _shape_answer(self, answer: ServerReply) -> tuple[ShapedResult, tuple[Artifact, ...]]:
         """Return the answer as the record holds it."""
         max_chars = self.state.catalog.settings.limits.max_result_chars
         shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
@@ -359,14 +359,14 @@ def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server
     return (bare, dict(named)) if bare is not None else ServerError(INVALID_PARAMS, "Prompt not found", {"name": name})
 
 
-def _named(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
+def _name_prompts(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
     """Return a server's prompts under the names that lead back to it; none whose name would lead to another's."""
     prefix = f"{server.name}__" if server.prefix else ""
     rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
     return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
 
 
-def _no(code: int, message: str) -> ServerReply:
+def _error(code: int, message: str) -> ServerReply:
     return ServerReply(error=ServerError(code, message))
 
 

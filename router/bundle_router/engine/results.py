@@ -145,7 +145,7 @@ async def with_artifacts(
     filler = ArtifactFiller(ports, state, artifact, state.catalog.servers[card.server], scratch)
     limit = state.catalog.settings.limits.max_result_bytes
     try:
-        yield await asyncio.to_thread(_filled, filler, arguments, found, limit)
+        yield await asyncio.to_thread(_fill, filler, arguments, found, limit)
     finally:
         if scratch is not None:
             scratch.close()
@@ -157,11 +157,11 @@ async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Argument
     if arguments.wrong is not None or len(arguments.text) < LONG:
         return arguments
     if len(arguments.text) < INLINE_CHARS:
-        return _without(ports, arguments)
-    return await asyncio.to_thread(_without, ports, arguments)
+        return _without_blobs(ports, arguments)
+    return await asyncio.to_thread(_without_blobs, ports, arguments)
 
 
-def _without(ports: EnginePorts, arguments: Arguments) -> Arguments:
+def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
     references = References(ports.describe)
     value = references.value(json.loads(arguments.text))
     return replace(arguments, text=encode(value), blobs=references.blobs) if references.blobs else arguments
@@ -203,7 +203,7 @@ class ArtifactFiller:
             raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
 
 
-def _filled(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+def _fill(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
     texts: dict[tuple[str | int, ...], str] = {}
     total = 0
     try:
@@ -420,13 +420,13 @@ def finish_call(
 
     def record_of(call_id: str) -> CallFinished:
         ended = call if call.call_id else replace(call, call_id=call_id)
-        return _finished(ports, run, ended, outcome, elapsed_ms, refused=refused)
+        return _finished_record(ports, run, ended, outcome, elapsed_ms, refused=refused)
 
     record = run.append_end(record_of, wait_s=wait_s)
     return result_of(record, outcome, idempotent=call.idempotent)
 
 
-def _finished(
+def _finished_record(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, *, refused: bool
 ) -> CallFinished:
     """Return the record of a call's end, as the run stands now."""

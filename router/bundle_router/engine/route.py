@@ -56,13 +56,13 @@ def accepted(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
     if not isinstance(asked, Step):
         advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
         raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
-    step = _redacted(redactor, asked)
+    step = _redact_step(redactor, asked)
     if step.policy is not None:
         refuse_unknown(catalog, step.policy)
     return step
 
 
-def _redacted(redactor: Redactor, step: Step) -> Step:
+def _redact_step(redactor: Redactor, step: Step) -> Step:
     """Return the step without secrets. Raises RequestError for one where a secret can't be taken out without changing
     what the step means, and what a replay would read. A principal is such: results, sessions and tokens are kept
     apart by it, and two that are redacted to the same text would share them."""
@@ -138,14 +138,14 @@ def prepare(
 
 def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest) -> Flow[Decision]:
     """Decide, record and return what a step may see."""
-    decision_or_question = yield OnStore(lambda wait_s: _decided(ports, runs, run, request, None, wait_s), runs.store)
+    decision_or_question = yield OnStore(lambda wait_s: _decide(ports, runs, run, request, None, wait_s), runs.store)
     if isinstance(decision_or_question, Question):
         question = decision_or_question
         with run.lock:
             recent = run.fold.recent(request.step.branch)
         reply = yield Awaited(ask(ports, question, recent))
         decision_or_question = yield OnStore(
-            lambda wait_s: _decided(ports, runs, run, request, reply, wait_s), runs.store
+            lambda wait_s: _decide(ports, runs, run, request, reply, wait_s), runs.store
         )
     if run.durable:
         try:
@@ -171,7 +171,7 @@ async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentSte
     return reply
 
 
-def _decided(
+def _decide(
     ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
 ) -> Decision | Question:
     """Decide and record; or give the question that has to be put first (without a reply)."""
@@ -180,7 +180,7 @@ def _decided(
         for _ in range(MOVED_AT_MOST):
             if request.step.key or not run.fold.has_branch(request.step.branch):
                 run.read_on()  # what is looked up has to be there; else what came is heard of when we append
-            known = _known(run, request)
+            known = _known_decision(run, request)
             if known is not None:
                 return known
             decision = decide(request.catalog, request.facts, _activation(run, request), request.step)
@@ -228,7 +228,7 @@ def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:
     return recorded_decision(run, id_)
 
 
-def _known(run: OpenRun, request: RouteRequest) -> Decision | None:
+def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     """Return the decision that carries the step's key; None where none does. Raises KeyConflict."""
     key = request.step.key
     seq = run.fold.keyed_decision(key) if key else None

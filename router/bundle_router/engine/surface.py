@@ -254,7 +254,7 @@ class Surface:
         listed = listing(direct, self.exposed, form)
         tools = (*listed[:at], *meta_definitions(own, form), *listed[at:])
         if by_provider:
-            tools = with_deferred(tools, self._deferred(placement), self.exposed, form)
+            tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
         return Toolset(
             tools=tools,
             guidance=guidance(self.catalog, ours, self.exposed, evicted),
@@ -288,7 +288,7 @@ class Surface:
                     tools = tuple(self.exposed[tool] for tool in named)
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
-    def _deferred(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
+    def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
         """Return what a provider defers, bundle by bundle, as far as its definitions are known."""
         by_bundle: dict[str, list[Any]] = {}
         for row in placement.deferred:

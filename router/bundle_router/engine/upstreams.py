@@ -116,7 +116,7 @@ class Servers:
         for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):
             self._globs.setdefault(pattern.partition(".")[0], set()).add(pattern)
         self._review()
-        self._held: dict[str, _KnownAvailability] = {}
+        self._held_servers: dict[str, _KnownAvailability] = {}
         self._failed: dict[tuple[str, str], _NoListing] = {}
         self._marks = 0
         self._inspected: dict[tuple[str, str], int] = {}
@@ -127,7 +127,7 @@ class Servers:
         """Return what follows from the pins alone."""
         pins = self._pins
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
-        self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable(s, None) for s in self._remote})
+        self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable_cards(s, None) for s in self._remote})
 
     def narrow(self, newer: Mapping[str, Pins]) -> None:
         """Take back what newer pins do not hold, or hold in another form. Nothing of them is added."""
@@ -144,34 +144,34 @@ class Servers:
 
     def availability(self, principal: str = "") -> Availability:
         """As things are known now; contacts nobody. The same object while nothing changed."""
-        held = self._held.get(principal)
+        held = self._held_servers.get(principal)
         if held is not None and not self._remote:
             return held.availability
         changes = self._sessions.changes + self._marks
         if held is not None and held.changes == changes and self._clock.monotonic_ns() < held.until_ns:
             return held.availability
         with self._lock:
-            held = self._made(principal, changes, held)
-            if len(self._held) >= _MAX_PRINCIPALS:
-                self._held.clear()
-            self._held[principal] = held
+            held = self._make_availability(principal, changes, held)
+            if len(self._held_servers) >= _MAX_PRINCIPALS:
+                self._held_servers.clear()
+            self._held_servers[principal] = held
         return held.availability
 
-    def _made(self, principal: str, changes: int, before: _KnownAvailability | None) -> _KnownAvailability:
+    def _make_availability(self, principal: str, changes: int, before: _KnownAvailability | None) -> _KnownAvailability:
         now = self._clock.monotonic_ns()
         scope = Scope(principal=principal)
         status = {row.server: row for row in self._sessions.status(scope=scope)}
-        known = {s.name: self._known(s.name, scope) for s in self._remote}
-        by_server = {s.name: self._usable(s, known[s.name]) for s in self._remote}
+        known = {s.name: self._known_listing(s.name, scope) for s in self._remote}
+        by_server = {s.name: self._usable_cards(s, known[s.name]) for s in self._remote}
         closed, passing, pending = [], [], []
         again = [row.again_s for row in status.values() if row.again_s is not None]
         until_ns = now + int(min(again) * 1e9) if again else _NEVER
         for server in self._remote:
-            why, ends_ns = self._closed(server, status.get(server.name), now)
+            why, ends_ns = self._why_closed(server, status.get(server.name), now)
             if why:
                 closed.append((server.name, why))
             else:
-                why, ends_ns = self._empty(server, known[server.name], by_server[server.name], principal, now)
+                why, ends_ns = self._why_empty(server, known[server.name], by_server[server.name], principal, now)
                 passing += [(server.name, why)] if why else []
                 mark = self._failed.get((server.name, principal))
                 pending += [server.name] if mark is not None and mark.is_pending and mark.reason is why else []
@@ -186,21 +186,21 @@ class Servers:
             pending=tuple(pending),
         )
         self._tell(availability.drifted, before.availability.drifted if before is not None else ())
-        if before is not None and _same(before.availability, availability):
+        if before is not None and _is_same(before.availability, availability):
             availability = before.availability
         return _KnownAvailability(availability, changes, until_ns)
 
-    def _known(self, name: str, scope: Scope) -> Listing | None:
+    def _known_listing(self, name: str, scope: Scope) -> Listing | None:
         """Return what the server listed last, if that can be held against its pins."""
         listing = self._sessions.known(name, scope=scope)
         return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
 
-    def _usable(self, server: Server, listing: Listing | None) -> UsableCards:
+    def _usable_cards(self, server: Server, listing: Listing | None) -> UsableCards:
         admitted = listing.admitted if listing is not None else None
         return usable(self._pins.get(server.name), admitted, server, self._setting, self._reviewed.get(server.name))
 
     @staticmethod
-    def _closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
+    def _why_closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
         """Return why the server can't be used whatever is tried, and until when."""
         if status is None:
             return f"nothing here speaks {server.transport}", _NEVER
@@ -208,7 +208,7 @@ class Servers:
             return "it kept failing and is left alone for a while", now + int(status.retry_in_s * 1e9)
         return status.reason, _NEVER
 
-    def _empty(
+    def _why_empty(
         self, server: Server, listing: Listing | None, found: UsableCards, principal: str, now: int
     ) -> tuple[str, int]:
         """Return why nothing of the server can be shown, as far as is known, and until when."""
@@ -251,7 +251,7 @@ class Servers:
         """Before a call: has a list that still holds, so that `availability` judges the server as it is. Why it could
         not be had is in `availability`, never raised."""
         server = self._catalog.servers[name]
-        is_older = self._known(name, scope) is None and self._sessions.known(name, scope=scope) is not None
+        is_older = self._known_listing(name, scope) is None and self._sessions.known(name, scope=scope) is not None
         listing = await self._list(server, scope, timeout_s, fresh=is_older)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
@@ -296,7 +296,7 @@ class Servers:
             server = self._catalog.servers.get(name)
             if server is None or server not in self._remote:
                 continue
-            if self._sessions.known(name, scope=scope) is not None or self._usable(server, None).open:
+            if self._sessions.known(name, scope=scope) is not None or self._usable_cards(server, None).open:
                 yield server
 
     async def close_run(self, run_id: str) -> None:
@@ -367,7 +367,7 @@ class Servers:
         self._marks += 1
 
 
-def _same(one: Availability, other: Availability) -> bool:
+def _is_same(one: Availability, other: Availability) -> bool:
     """Return whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
     if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
         return False
@@ -388,17 +388,17 @@ class ServerDiscovery:
     def needs_discovery(self, state: RunState) -> bool:
         """Return whether `discover` would ask anybody."""
         servers = self._servers
-        return servers is not None and servers.is_discoverable(self._held(state), state.scope)
+        return servers is not None and servers.is_discoverable(self._held_servers(state), state.scope)
 
     async def discover(self, state: RunState) -> None:
         """Before tools are shown: asks the servers that show nothing before."""
         if self._servers is not None:
-            await self._servers.discover(self._held(state), state.scope)
+            await self._servers.discover(self._held_servers(state), state.scope)
 
     def is_verified(self, name: str, state: RunState) -> bool:
         """Return whether `verify` would contact nobody and change nothing."""
         servers = self._servers
-        if servers is None or self._hidden(servers, state, name):
+        if servers is None or self._unasked_servers(servers, state, name):
             return servers is None
         return all(servers.is_verified(server, state.scope) for server in self._servers_of(servers, state, name))
 
@@ -406,7 +406,7 @@ class ServerDiscovery:
         """Before a call: has a list that still holds of the server that it would go to. `state` is that of now."""
         if self._servers is None:
             return
-        hidden = self._hidden(self._servers, state, name)
+        hidden = self._unasked_servers(self._servers, state, name)
         if hidden:
             await self._servers.discover(hidden, state.scope)
             state = state_now()
@@ -414,7 +414,7 @@ class ServerDiscovery:
         todo = self._servers_of(self._servers, state, name)
         while todo:
             before, first = self._servers.availability(state.step.principal), min(todo)
-            await self._verified(self._servers, first, state.scope)
+            await self._verify_pins(self._servers, first, state.scope)
             verified.add(first)
             if self._servers.availability(state.step.principal) is not before:
                 state = state_now()
@@ -424,9 +424,9 @@ class ServerDiscovery:
     async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
         """Before anything else is asked of these servers: as `verify`, of all at once."""
         if self._servers is not None:
-            await asyncio.gather(*(self._verified(self._servers, name, state.scope) for name in names))
+            await asyncio.gather(*(self._verify_pins(self._servers, name, state.scope) for name in names))
 
-    async def _verified(self, servers: Servers, name: str, scope: Scope) -> None:
+    async def _verify_pins(self, servers: Servers, name: str, scope: Scope) -> None:
         timeout_s = self._catalog.servers[name].timeout_s or self._catalog.settings.limits.call_timeout_s
         await servers.verify(name, scope, timeout_s)
 
@@ -447,18 +447,18 @@ class ServerDiscovery:
     def lost(self, state: RunState) -> bool:
         """Return whether a server that the decision holds tools of can't be used now, and could when it was taken."""
         away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
-        return not away.isdisjoint(self._held(state))
+        return not away.isdisjoint(self._held_servers(state))
 
     def wanted(self, state: RunState) -> set[str]:
         """Return the servers elsewhere that the decision holds tools of, or would if they could be used."""
         missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
-        found = self._held(state) | {server for bundle in bundles for server in bundle.servers}
+        found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
         return {name for name in found if (one := self._catalog.servers[name]).enabled and one.traits.is_remote}
 
-    def _held(self, state: RunState) -> set[str]:
+    def _held_servers(self, state: RunState) -> set[str]:
         """Return the servers that the decision holds tools of."""
-        return {server for bundle in _shown(self._catalog, state) for server in bundle.servers}
+        return {server for bundle in _shown_bundles(self._catalog, state) for server in bundle.servers}
 
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """Return the servers elsewhere of the tools that the name means: as things are known, and as a new list may
@@ -467,7 +467,7 @@ class ServerDiscovery:
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and not exact.traits.is_remote:
             return set()
-        hopeful = _hopeful(upstreams, state)
+        hopeful = _hopeful_facts(upstreams, state)
         resolved = (
             resolve(name, exposed, surface.canonical)
             for exposed in (
@@ -478,14 +478,14 @@ class ServerDiscovery:
         found = {one.name.partition(".")[0] for one in resolved if one.known}
         return {server for server in found if servers[server].traits.is_remote}
 
-    def _hidden(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
+    def _unasked_servers(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """Return the servers that have yet to be asked what a glob of the decision covers, where the name may be among
         that and would be permitted: who calls without having been shown tools has nobody else to ask them."""
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
-        hopeful, found = _hopeful(upstreams, state), set()
-        for bundle in _shown(surface.catalog, state):
+        hopeful, found = _hopeful_facts(upstreams, state), set()
+        for bundle in _shown_bundles(surface.catalog, state):
             for pattern in bundle.patterns:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
                 short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
@@ -499,7 +499,7 @@ class ServerDiscovery:
         return found
 
 
-def _hopeful(servers: Servers, state: RunState) -> Facts:
+def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
     """Return the facts, if asking every server anew came out well."""
     now, facts = servers.availability(state.step.principal), state.facts
     if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
@@ -510,7 +510,7 @@ def _hopeful(servers: Servers, state: RunState) -> Facts:
     return found
 
 
-def _shown(catalog: Catalog, state: RunState) -> Iterator[Bundle]:
+def _shown_bundles(catalog: Catalog, state: RunState) -> Iterator[Bundle]:
     for id_ in state.bundle_ids:
         bundle = catalog.bundle(id_)
         if bundle is not None:
@@ -556,14 +556,14 @@ class MachineFacts:
         if known is None or known[0] is not now or known[1].capabilities != present:
             if len(self._facts) >= _MAX_PRINCIPALS:
                 self._facts.clear()
-            rows = {**dict(now.unavailable), **dict(self._unavailable(present))}
+            rows = {**dict(now.unavailable), **dict(self._unavailable_rows(present))}
             # Redacted here and not only in the record: a decision is taken again from what was recorded.
             why = tuple((name, self._redactor.redact(reason)) for name, reason in sorted(rows.items()))
             made = Facts(present, unavailable=why, drifted=now.drifted, pending=now.pending)
             known = self._facts[principal] = (now, made)
         return known[1]
 
-    def _unavailable(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    def _unavailable_rows(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
         rows: list[tuple[str, str]] = []
         for server in self._catalog.servers.values():
             missing = [name for name in server.env_names if f"env:{name}" not in present]

@@ -51,7 +51,7 @@ class RoutedAgent(Agent[Any]):
             raise RequestError("RoutedAgent needs a router and a step", advice="RoutedAgent(…, router=…, step=…)")
         super().__post_init__()  # type: ignore[no-untyped-call]  # the SDK annotates it nowhere
 
-    async def _routed(self) -> StepTools:
+    async def _routed_tools(self) -> StepTools:
         if self._tools is None:
             assert self.router is not None  # noqa: S101 - `__post_init__` saw to it
             assert self.step is not None  # noqa: S101 - as above
@@ -60,7 +60,7 @@ class RoutedAgent(Agent[Any]):
 
     async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
         own = await super().get_all_tools(run_context)
-        tools = await self._routed()
+        tools = await self._routed_tools()
         listed = await tools.toolset()
         if listed is not self._listed[0]:
             self._listed = (listed, [_function_tool(tools, row) for row in listed.tools])
@@ -68,7 +68,7 @@ class RoutedAgent(Agent[Any]):
 
     async def get_system_prompt(self, run_context: RunContextWrapper[Any]) -> str | None:
         own = await super().get_system_prompt(run_context)
-        guidance = (await (await self._routed()).toolset()).guidance
+        guidance = (await (await self._routed_tools()).toolset()).guidance
         return "\n\n".join(part for part in (own, guidance) if part) or None
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
@@ -81,7 +81,7 @@ class RoutedAgent(Agent[Any]):
 
         async def say(error: ToolErrorFormatterArgs[Any]) -> str | None:
             if error.kind == "tool_not_found":
-                return await (await self._routed()).missed(error.tool_name)
+                return await (await self._routed_tools()).missed(error.tool_name)
             message = theirs(error) if theirs is not None else None
             return message if message is None or isinstance(message, str) else await message
 

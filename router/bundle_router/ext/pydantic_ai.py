@@ -66,13 +66,13 @@ class StepToolset(AbstractToolset[Any]):
     def id(self) -> str:
         return self._id
 
-    async def _routed(self) -> StepTools:
+    async def _routed_tools(self) -> StepTools:
         if self._tools is None:
             self._tools = await StepTools.route(self._router, self._step, "mcp")
         return self._tools
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        tools = await self._routed()
+        tools = await self._routed_tools()
         for name in _unknown_names(ctx):
             await tools.missed(name)
         listed = await tools.toolset()
@@ -92,14 +92,14 @@ class StepToolset(AbstractToolset[Any]):
         return ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=ANY_ARGUMENTS)
 
     async def get_instructions(self, ctx: RunContext[Any]) -> InstructionPart | None:
-        text = "" if self._own_search else (await (await self._routed()).toolset()).guidance
+        text = "" if self._own_search else (await (await self._routed_tools()).toolset()).guidance
         return InstructionPart(content=text, dynamic=False) if text else None
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str | list[str | BinaryContent]:
         """Call the tool. Raises ToolFailed with what the model is to see where the result is not `ok`."""
-        tools = await self._routed()
+        tools = await self._routed_tools()
         result = await tools.call(name, tool_args, ctx.tool_call_id or "")
         if not result.ok:
             raise ToolFailed(result.text)

@@ -83,12 +83,12 @@ class StepTools:
     async def call(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
         """Call a tool by the name that the model used, once for a call id (rule 2)."""
         key = call_key(self.decision_id, call_id, name, arguments)
-        return self._noted(await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key))
+        return self._note(await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key))
 
     def call_sync(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
         """As `call`, for loops without an event loop."""
         key = call_key(self.decision_id, call_id, name, arguments)
-        return self._noted(self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key))
+        return self._note(self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key))
 
     async def missed(self, name: str) -> str:
         """Record a name that the framework refused by itself, and return a sentence that says why it is not there."""
@@ -105,7 +105,7 @@ class StepTools:
         found = [self.router.media_sync(self.run_id, uri) for uri in _media(result)]
         return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
 
-    def _noted(self, result: Result) -> Result:
+    def _note(self, result: Result) -> Result:
         if result.joined:
             self._known = None
         return result

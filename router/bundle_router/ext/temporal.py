@@ -77,7 +77,7 @@ def _place() -> tuple[str | None, ...]:
 
 async def _carried_out(work: Coroutine[Any, Any, T]) -> T:
     """Carry something out with heartbeats, by which a dead worker is noticed and a cancellation arrives."""
-    beating = asyncio.ensure_future(_beat(activity.info().heartbeat_timeout))
+    beating = asyncio.ensure_future(_heartbeat(activity.info().heartbeat_timeout))
     try:
         return await work
     except RequestError as refused:
@@ -86,7 +86,7 @@ async def _carried_out(work: Coroutine[Any, Any, T]) -> T:
         beating.cancel()
 
 
-async def _beat(within: timedelta | None) -> None:
+async def _heartbeat(within: timedelta | None) -> None:
     while within is not None:
         activity.heartbeat()
         await asyncio.sleep(within.total_seconds() / 3)
@@ -102,18 +102,18 @@ async def route(step: Step, **options: Any) -> Decision:
 
 async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> Toolset:
     """Return what a decision shows."""
-    return Toolset.from_json(await _execute("tools", {**_named(decision), "format": form}, options))
+    return Toolset.from_json(await _execute("tools", {**_named_decision(decision), "format": form}, options))
 
 
 async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> Result:
     """Call a tool under a decision, once however often the activity is tried."""
-    asked = {**_named(decision), "name": name, "arguments": arguments}
+    asked = {**_named_decision(decision), "name": name, "arguments": arguments}
     return Result.from_json(await _execute("call", asked, options))
 
 
 async def missed(decision: Decision, name: str, **options: Any) -> Result:
     """Record a name that the agent asked for and that the workflow refused itself."""
-    return Result.from_json(await _execute("missed", {**_named(decision), "name": name}, options))
+    return Result.from_json(await _execute("missed", {**_named_decision(decision), "name": name}, options))
 
 
 async def close_run(run_id: str, **options: Any) -> None:
@@ -121,7 +121,7 @@ async def close_run(run_id: str, **options: Any) -> None:
     await _execute("close_run", run_id, options)
 
 
-def _named(decision: Decision) -> Json:
+def _named_decision(decision: Decision) -> Json:
     return {"run_id": decision.run_id, "decision": decision.decision_id}
 
 

@@ -178,10 +178,10 @@ class CauseFinder:
         if found is None:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
-            found = self._remembered[key] = self._found(record, changes)
+            found = self._remembered[key] = self._find_causes(record, changes)
         return found
 
-    def _found(self, record: DecisionRecord, changes: tuple[Changed, ...]) -> dict[Changed, Cause]:
+    def _find_causes(self, record: DecisionRecord, changes: tuple[Changed, ...]) -> dict[Changed, Cause]:
         tried = tuple(edit for edit in self.edits if self._bears_on(edit, record))
         if len(tried) > MAX_TRIED:
             return dict.fromkeys(changes, Cause(tried[:MAX_TRIED], together=True, known=False))

@@ -206,12 +206,12 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
         for what, wanted, got in _differences(expected, decision):
-            hint = _unknown(expected, catalog) if what == "bundles" else ""
+            hint = _unknown_name(expected, catalog) if what == "bundles" else ""
             wrong.append(Mismatch(case.name, number, what, wanted, got, hint))
     return tuple(wrong)
 
 
-def _unknown(expected: CaseStep, catalog: Catalog) -> str:
+def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
     """Return what the step is to get and no config could give it: a name that no bundle has."""
     for id_ in expected.bundles:
         if catalog.bundle(id_) is None:

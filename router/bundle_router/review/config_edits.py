@@ -82,14 +82,14 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
     cards |= {name: card for name, card in new.cards.items() if card.server in servers}
     local = {name: getattr(new.local, name) for name in touched.get("local", ())}
     return Catalog(
-        servers=_merged(old.servers, new.servers, servers),
-        bundles=_merged(old.bundles, new.bundles, bundles),
+        servers=_merge(old.servers, new.servers, servers),
+        bundles=_merge(old.bundles, new.bundles, bundles),
         routes=_routes(old, new, touched),
-        policies=tuple(_merged(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())).values()),
+        policies=tuple(_merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ())).values()),
         settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
         local=old.local.model_copy(update=local),
         cards=cards,
-        skills=_merged(old.skills, new.skills, touched.get("skill", ())),
+        skills=_merge(old.skills, new.skills, touched.get("skill", ())),
     )
 
 
@@ -142,7 +142,7 @@ def _reasons(
     if not reasons:
         return []
     for name in sorted(differing - {"trust", "mode"}):
-        moved = _moved(was, is_now, name)
+        moved = _moved_fields(was, is_now, name)
         explained = {item for part in parts for item in _moved_of(old, new, part, name)}
         if name in ("tools", "patterns"):
             explained |= {item for item in moved if item[1].partition(".")[0] in servers}
@@ -151,14 +151,14 @@ def _reasons(
     return reasons
 
 
-def _moved(was: Bundle, is_now: Bundle, name: str) -> set[tuple[str, str]]:
+def _moved_fields(was: Bundle, is_now: Bundle, name: str) -> set[tuple[str, str]]:
     before, after = set(getattr(was, name)), set(getattr(is_now, name))
     return {("+", item) for item in after - before} | {("-", item) for item in before - after}
 
 
 def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str, str]]:
     nothing = Bundle(part, "")
-    return _moved(old.bundles.get(part, nothing), new.bundles.get(part, nothing), name)
+    return _moved_fields(old.bundles.get(part, nothing), new.bundles.get(part, nothing), name)
 
 
 def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
@@ -167,7 +167,7 @@ def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
     return [name for name in rows_named(catalog.routes) if name in known]
 
 
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
     merged = {name: new[name] if name in touched else value for name, value in old.items()
               if name not in touched or name in new}  # fmt: skip
     return merged | {name: new[name] for name in new if name in touched and name not in old}

@@ -171,13 +171,13 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
     """Rank and judge one row under the catalog."""
     facts = Facts(capabilities=frozenset(row.capabilities))
     step, request = row.as_step(), row.as_request()
-    permitted = _permitted(row, step, catalog, facts)
+    permitted = _permitted_ids(row, step, catalog, facts)
     ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)
     wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
     # As agents are answered: by a query alone, without its step (see `ToolSearch`).
     tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
-    settled, shown, tokens = _settled(row, step, catalog, facts, judged)
+    settled, shown, tokens = _settle_row(row, step, catalog, facts, judged)
     use = judged.use
     gold = frozenset(bundle.id for id_ in row.bundles if (bundle := catalog.bundle(id_)) is not None)
     return RankedRow(
@@ -194,20 +194,20 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
     )
 
 
-def _permitted(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:
+def _permitted_ids(row: LabelledRow, step: Step, catalog: Catalog, facts: Facts) -> frozenset[str]:
     if row.is_placed:
         return frozenset(plan_for(catalog, step, ()).verdicts.candidates(facts, None, ()).ids)
     return frozenset(b.id for b in catalog.bundles.values() if b.enabled and b.selectable and not b.always)
 
 
-def _settled(
+def _settle_row(
     row: LabelledRow, step: Step, catalog: Catalog, facts: Facts, judged: Judgement
 ) -> tuple[str, tuple[str, ...], int]:
     if row.is_placed:
         outcome = decide(catalog, facts, Activation(), step)
         if isinstance(outcome, Decision):
             return outcome.source, tuple(outcome.bundle_ids), outcome.exposure.tokens
-        judged = _within(judged, outcome)
+        judged = _judge_within(judged, outcome)
     tools = {tool for id_ in judged.ids for tool in catalog.bundles[id_].tools}
     return (
         judged.use.verdict,
@@ -216,7 +216,7 @@ def _settled(
     )
 
 
-def _within(judged: Judgement, question: Question) -> Judgement:
+def _judge_within(judged: Judgement, question: Question) -> Judgement:
     """Return what of a judgement the question's own candidates leave."""
     candidates = frozenset(question.candidates)
     return Judgement(judged.use, tuple(id_ for id_ in judged.ids if id_ in candidates))

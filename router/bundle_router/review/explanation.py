@@ -94,7 +94,7 @@ def explain(
     )
     if not chains:
         name = target.partition(":")[2] or target
-        detail = _unknown(catalog, target)
+        detail = _unknown_sentence(catalog, target)
         missing = Check("unknown_bundle", False, detail)
         chains = (Chain(name, None, (missing,), None, "unknown_bundle", detail),)
     return Explanation(
@@ -110,7 +110,7 @@ def explain(
     )
 
 
-def _unknown(catalog: Catalog, target: str) -> str:
+def _unknown_sentence(catalog: Catalog, target: str) -> str:
     """Return what there is none of, and what may have been meant."""
     kind, _, rest = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]

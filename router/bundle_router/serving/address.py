@@ -83,7 +83,7 @@ class ServiceAddress:
 
     def base(self, port: int) -> str:
         """Return the URL of the service that listens on this port."""
-        name = self.names[0] if self.names else f"{_reached(self.host)}:{port}"
+        name = self.names[0] if self.names else f"{_reachable_host(self.host)}:{port}"
         return f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
 
     def listen(self) -> socket.socket:
@@ -112,6 +112,6 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _reached(host: str) -> str:
+def _reachable_host(host: str) -> str:
     """Return where this machine itself reaches what listens on the address."""
     return {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(host, _in_url(host))  # noqa: S104 - compared, not bound

@@ -61,7 +61,7 @@ class Admission:
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     """Return who asks, or why the request is not let in."""
-    stranger = _stranger(headers, by.own)
+    stranger = _refuse_stranger(headers, by.own)
     if stranger is not None:
         return stranger
     caller = _caller(headers, by.keys, destination_of(raw_path))
@@ -110,7 +110,7 @@ def is_json(headers: Headers) -> bool:
     return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
-def _stranger(headers: Headers, own: OwnNames) -> Refusal | None:
+def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """Return a request that was not made to this address, or was made by a page of another."""
     hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own.hosts:

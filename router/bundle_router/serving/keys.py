@@ -70,10 +70,10 @@ def key_from_env(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
         raise RequestError(f"the environment variable {name!r} is not set", advice="set it to the endpoint's token")
-    return _checked(value, f"the environment variable {name!r}")
+    return _check_key(value, f"the environment variable {name!r}")
 
 
-def _checked(key: str, where: str) -> str:
+def _check_key(key: str, where: str) -> str:
     if not MIN_KEY <= len(key) <= MAX_KEY or not _KEY.fullmatch(key):
         raise RequestError(
             f"{where} does not hold a token: {MIN_KEY} to {MAX_KEY} of A-Z, a-z, 0-9 and -._~+/ are",
@@ -88,7 +88,7 @@ class Keys:
     __slots__ = ("_digest", "_found", "_key", "named")
 
     def __init__(self, key: str, named: Sequence[NamedToken] = ()) -> None:
-        self._key = _checked(key, "the token given").encode()
+        self._key = _check_key(key, "the token given").encode()
         self._digest = _digest(self._key)
         self._found: dict[tuple[bytes, str | None, str | None], Caller] = {}
         self.named = tuple(named)

@@ -91,7 +91,7 @@ class HttpConnection(HttpToolsProtocol):
                 self.send_400_response("The head of the request is too large.")
         if self.cycle is not before:
             self._cancel()
-        elif self._late is None and self._between:
+        elif self._late is None and self._is_between_requests:
             self._expect()
 
     def on_message_begin(self) -> None:
@@ -120,7 +120,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     @property
-    def _between(self) -> bool:
+    def _is_between_requests(self) -> bool:
         """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
@@ -134,7 +134,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._late = None
-        if self._between:
+        if self._is_between_requests:
             self.transport.close()
 
 

@@ -78,11 +78,11 @@ class AccessTokens:
                 status = os.fstat(file.fileno())
                 data = file.read(MAX_BYTES + 1)
         except OSError as error:
-            raise self._refused(f"can't be read: {error.strerror or error}") from None
+            raise self._refused_error(f"can't be read: {error.strerror or error}") from None
         if not stat.S_ISREG(status.st_mode) or len(data) > MAX_BYTES:
-            raise self._refused("is not a file of tokens")
+            raise self._refused_error("is not a file of tokens")
         if status.st_mode & 0o022:
-            raise self._refused("may be written by others: chmod go-w")
+            raise self._refused_error("may be written by others: chmod go-w")
         return self._tokens_in(data)
 
     def add(
@@ -111,19 +111,19 @@ class AccessTokens:
         try:
             table = TokenTable.model_validate(tomllib.loads(data.decode()))
         except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-            raise self._refused("is not TOML") from None
+            raise self._refused_error("is not TOML") from None
         except ValidationError as wrong:
             row = wrong.errors(include_input=False, include_url=False, include_context=False)[0]
-            raise self._refused(f"{'.'.join(map(str, row['loc']))}: {row['msg']}") from None
-        return tuple(_named(name, entry) for name, entry in table.tokens.items())
+            raise self._refused_error(f"{'.'.join(map(str, row['loc']))}: {row['msg']}") from None
+        return tuple(_named_token(name, entry) for name, entry in table.tokens.items())
 
-    def _refused(self, why: str) -> RequestError:
+    def _refused_error(self, why: str) -> RequestError:
         return RequestError(
             f"the token file {str(self._path)!r} {why}",
             advice="it has a table [tokens.NAME] for each token, with its sha256 and its scopes",
         )
 
 
-def _named(name: str, entry: TokenEntry) -> NamedToken:
+def _named_token(name: str, entry: TokenEntry) -> NamedToken:
     caller = Caller(name, frozenset(entry.scopes), entry.principal, entry.role)
     return NamedToken(bytes.fromhex(entry.sha256), caller, entry.expires.timestamp() if entry.expires else None)

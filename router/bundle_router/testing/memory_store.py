@@ -82,7 +82,7 @@ Hook = Callable[[str, str], None]
 """Called before each operation of a store on a run, with the operation and the run's id."""
 
 
-def _nothing(operation: str, run_id: str) -> None:
+def _do_nothing(operation: str, run_id: str) -> None:
     return None
 
 
@@ -113,13 +113,13 @@ class MemoryRunLog:
     def next_seq(self) -> int:
         return self._at
 
-    def _before(self, operation: str) -> None:
+    def _check_usable(self, operation: str) -> None:
         if self._ended:
             raise StorageError(f"run {self.id_prefix!r} is closed here", kind="io_error", advice="open it again")
         self._store.before(operation, self.id_prefix)
 
     def news(self) -> Iterator[Record]:
-        self._before("news")
+        self._check_usable("news")
         with self._store.shared.lock:
             upto = len(self._run.sealed)
         while self._at < upto:
@@ -130,7 +130,7 @@ class MemoryRunLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        self._before("append")
+        self._check_usable("append")
         with self._store.shared.lock:
             run = self._run
             if run.fail_with is not None:
@@ -147,7 +147,7 @@ class MemoryRunLog:
             return Appended(news, self._at - 1, run.head)
 
     def record(self, seq: int) -> Record:
-        self._before("record")
+        self._check_usable("record")
         if not 0 <= seq < self._at:
             raise KeyError(seq)
         return parse(self._run.sealed[seq][1])
@@ -185,7 +185,7 @@ class MemoryRunStore:
 
     blocks: Final = False
 
-    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = _nothing) -> None:
+    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = _do_nothing) -> None:
         self.redactor = redactor
         self.shared = shared or MemoryRuns()
         self.before = before

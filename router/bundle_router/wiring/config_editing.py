@@ -163,7 +163,7 @@ class ConfigEditor:
         if any(problem.level == "error" for problem in problems):
             return Preview(problems)
         new, places = self._catalog(self._files(drafts))
-        return self._compared(problems, new, places, max_decisions)
+        return self._compare_drafts(problems, new, places, max_decisions)
 
     def compare(self, folder: Path, *, max_decisions: int = MAX_DECISIONS) -> Preview:
         """Return what another folder (a branch that was checked out elsewhere) would mean if it were in force here."""
@@ -172,14 +172,14 @@ class ConfigEditor:
         if any(problem.level == "error" for problem in problems):
             return Preview(problems)
         new, places = other._catalog(other._files({}))
-        return self._compared(problems, new, places, max_decisions)
+        return self._compare_drafts(problems, new, places, max_decisions)
 
-    def _compared(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
+    def _compare_drafts(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
         old = self._in_force()
         preview = Preview(problems, privilege_diff(old or Catalog(), new), None, places, in_force_invalid=old is None)
         if self._runs is None or most <= 0:
             return preview
-        behaviour, part, unread = _replayed(self._runs, new, most)
+        behaviour, part, unread = _replay_newest(self._runs, new, most)
         return replace(preview, behaviour=behaviour, replayed_part=part, unread_runs=unread)
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class ConfigEditor:
 
         Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
         """
-        with self._locked():
+        with self._lock_folder():
             return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
 
     def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
@@ -200,7 +200,7 @@ class ConfigEditor:
 
         Raises as `save`; ConfigConflict where a file was changed otherwise since.
         """
-        with self._locked():
+        with self._lock_folder():
             last = self.last_change()
             if last is None:
                 raise RequestError("there is no change of these files to undo")
@@ -228,7 +228,7 @@ class ConfigEditor:
             new, places = self._catalog(self._files({file.name: file.before for file in last.files}))
         except ConfigError as wrong:
             return Preview(wrong.problems)
-        return self._compared((), new, places, 0)
+        return self._compare_drafts((), new, places, 0)
 
     def _save(
         self, what: ChangeType, drafts: Mapping[str, str | None], opened: Mapping[str, str], who: tuple[str, str, str]
@@ -309,7 +309,7 @@ class ConfigEditor:
         kept = [file for file in files if file.layer != own or file.name not in drafts]
         for name, text in drafts.items():
             if text is not None and (text.strip() or (self.folder / name).exists()):
-                data = _normal(text).encode("utf-8", "replace")
+                data = _normalise_text(text).encode("utf-8", "replace")
                 kept.append(from_bytes(name, str(self.folder / name), data, own))
         return kept
 
@@ -335,7 +335,7 @@ class ConfigEditor:
             return None
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         """Keep other editors of the folder out, in this process and others."""
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -348,7 +348,7 @@ class ConfigEditor:
             os.close(descriptor)
 
 
-def _replayed(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
+def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
     """Return what became of the decisions of the newest runs, whether there are more, and the runs that are broken."""
     runs: RecordedRuns = archive
     replays, behaviour = RunReplays(runs, new, 5), Behaviour(5)
@@ -373,7 +373,7 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def _normal(text: str) -> str:
+def _normalise_text(text: str) -> str:
     """Return text as browsers and editors send it, with one kind of line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -382,7 +382,7 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
     """Return what is written for a text: with the line ends and byte order mark that the file had."""
     if text is None:
         return None
-    normal = _normal(text).removeprefix("\ufeff")
+    normal = _normalise_text(text).removeprefix("\ufeff")
     if before is not None and b"\r\n" in before:
         normal = normal.replace("\n", "\r\n")
     return (_BOM if before is not None and before.startswith(_BOM) else b"") + normal.encode("utf-8", "replace")

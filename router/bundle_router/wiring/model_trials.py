@@ -60,7 +60,7 @@ class ModelTrials:
         for a bound on a model of unknown price."""
         found: list[list[RoutedRow]] = [[] for _ in (None, *self.names)]
         ended = ""
-        redact = open_redactor(self._asking).redact
+        redact = open_redactor(self._ask_model).redact
         async with AsyncExitStack() as stack:
             selectors = await self._open(stack)
             for number, row in enumerate(rows):
@@ -74,7 +74,7 @@ class ModelTrials:
         return ModelComparison(tuple(figures_of(name, kept) for name, kept in pairs), len(rows), ended)
 
     @property
-    def _asking(self) -> Catalog:
+    def _ask_model(self) -> Catalog:
         """The catalog as one that names these models, whose keys are then known, and redacted."""
         settings = self.catalog.settings
         return replace(self.catalog, settings=replace(settings, model=replace(settings.model, names=self.names)))
@@ -84,12 +84,12 @@ class ModelTrials:
         from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
         settings = self.catalog.settings
-        clock, diagnostics = SystemClock(), open_diagnostics(self.catalog, open_redactor(self._asking))
+        clock, diagnostics = SystemClock(), open_diagnostics(self.catalog, open_redactor(self._ask_model))
         memory = self.memories.bundles if self.memories is not None else None
         meanings = open_meanings(self.catalog, clock, diagnostics, memory)
         search = SearchSelector(SearchMaker(), diagnostics, self.memories, meanings=meanings)
         stack.callback(search.close)
-        order = _asking(settings.fallback.order)
+        order = _ask_model(settings.fallback.order)
         settings = replace(settings, cache=replace(settings.cache, answers="index", answers_ttl_s=YEAR_S))
         chosen = [replace(settings.model, names=(name,)) for name in self.names]
         models = open_models(settings, chosen, self.runs, clock, diagnostics)
@@ -133,7 +133,7 @@ class ModelTrials:
         return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"
 
 
-def _asking(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
+def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
     """Return the order of fallbacks with a turn for a model: the config's, or after search."""
     if "model" in order:
         return tuple(order)

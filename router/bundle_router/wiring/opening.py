@@ -134,7 +134,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     redactor = open_redactor(catalog)
     diagnostics = open_diagnostics(catalog, redactor)
     warn_of_unused_tools(how.local, catalog, diagnostics)
-    protected = _protected(catalog, how)
+    protected = _protected_places(catalog, how)
     servers = PinnedServers(catalog, clock, diagnostics, redactor, development=how.development, workspace=how.workspace)
     sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
     own = open_selector(catalog, how.runs, clock, diagnostics, memories) if how.selector is None else None
@@ -170,7 +170,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), own
 
 
-def _protected(catalog: Catalog, how: Opening) -> list[str]:
+def _protected_places(catalog: Catalog, how: Opening) -> list[str]:
     """Return the places that no tool may write to; of the first two none may read."""
     # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
     # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among

@@ -162,7 +162,7 @@ class RunReader:
 
     def decision(self, run_id: str, seq: int) -> DecisionDetail:
         """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
-        line, record = self._decided(run_id, seq)
+        line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         before, after = self._index.beside(run_id, seq)
         return DecisionDetail(
@@ -178,7 +178,7 @@ class RunReader:
             prompt=self._prompt(run_id, catalog, record),
         )
 
-    def _decided(self, run_id: str, seq: int) -> tuple[dict[str, Any], DecisionRecord]:
+    def _read_decided(self, run_id: str, seq: int) -> tuple[dict[str, Any], DecisionRecord]:
         line = self.record(run_id, seq)
         if line.get("type") != "route.decided":
             raise RequestError(f"record {seq} of run {run_id!r} is no decision")
@@ -200,7 +200,7 @@ class RunReader:
 
     def why(self, run_id: str, seq: int, name: str) -> Explanation:
         """Return the whole chain of tests on a tool or bundle at a decision. Raises as `decision`."""
-        _, record = self._decided(run_id, seq)
+        _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
             raise RequestError(f"run {run_id!r} does not hold the config of its decision {seq}")
@@ -209,7 +209,7 @@ class RunReader:
 
     def known_names(self, run_id: str, seq: int) -> list[str]:
         """Return the tools and bundles that the decision's config knows. Raises as `decision`."""
-        _, record = self._decided(run_id, seq)
+        _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
             return []
@@ -256,7 +256,7 @@ class RunReader:
 
     def label(self, run_id: str, seq: int, *, needed: tuple[str, ...], not_needed: tuple[str, ...], by: str) -> None:
         """Keep what a reviewer says of a decision. Raises RequestError for a bundle that its config has not."""
-        _, record = self._decided(run_id, seq)
+        _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         for id_ in (*needed, *not_needed):
             if catalog is None or catalog.bundle(id_) is None:

@@ -31,7 +31,7 @@ MOST: Final = 0.5
 """Share of the documents that may change for an index to be made of the last one."""
 
 
-def _searched(catalog: Catalog) -> Texts:
+def _searchable_texts(catalog: Catalog) -> Texts:
     """Return what search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
     from bundle_router.core.search.corpus import texts_of
 
@@ -61,13 +61,13 @@ class SearchMaker:
             made_with = [f"{name} {version(name)}" for name in SEARCH_LIBRARIES]
         except PackageNotFoundError as missing:
             raise NotInstalled(f"search needs {missing.name}", advice="install bundle-router anew") from None
-        texts, analyzer = _searched(catalog), Analyzer(english_stemmer())
+        texts, analyzer = _searchable_texts(catalog), Analyzer(english_stemmer())
         revision = texts.revision(*made_with)
-        index = self._updated(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
+        index = self._update_index(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
         self._last = (texts, index)
         return Search(index, outline_of(texts), analyzer)
 
-    def _updated(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
+    def _update_index(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
         """Return the last index with what changed since; None where there is none, or most of it did."""
         from bundle_router.core.search.corpus import changes_between
 
@@ -146,11 +146,11 @@ def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Pass
 def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage, ...]:
     from bundle_router.core.search.meaning import passages_of
 
-    texts = _searched(catalog)
+    texts = _searchable_texts(catalog)
     return (*passages_of(texts.bundles, texts.tools), *remembered)
 
 
-def _remembered(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
+def _remembered_passages(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
     """Return the past steps that can be recalled. Not by meaning where another embedder measured."""
     recollection = memory.recollection if memory is not None else None
     if recollection is None:
@@ -196,7 +196,7 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
     try:
         passages = {text: passage(text) for text in requests}
         steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
-        steps |= {row.id: row for row in _remembered(memory, embedder, diagnostics)}
+        steps |= {row.id: row for row in _remembered_passages(memory, embedder, diagnostics)}
         vectors = make_vectors(catalog, embedder, steps.values())
         known = embed_texts(passages.values(), embedder, _vector_store(embedder))
     finally:
@@ -223,7 +223,7 @@ def open_meanings(
     def make(of: Catalog) -> Iterator[Vectors | Embedding]:
         from bundle_router.adapters.embeddings import vectors_in_stages
 
-        passages = _passages(of, _remembered(memory, embedder, diagnostics))
+        passages = _passages(of, _remembered_passages(memory, embedder, diagnostics))
         return vectors_in_stages(passages, embedder, _vector_store(embedder))
 
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)

@@ -215,7 +215,7 @@ class RunArchive(ABC):
         not checked: that is what `verify` is for.
         """
         place = self.path_text(run_id)
-        streams = [_parsed(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
+        streams = [_parse_lines(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
         yield from heapq.merge(*streams, key=lambda record: record["seq"])
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -357,7 +357,7 @@ class RunArchive(ABC):
             head = _head(header, place)
         except CorruptRun as error:
             return None, [error.message], []
-        problems = [f"{place}/run.json: {fault}" for fault in faults(header, self._first(run_id))]
+        problems = [f"{place}/run.json: {fault}" for fault in faults(header, self._read_first_record(run_id))]
         if header.get("run_id") != run_id:
             problems.append(f"{place}/run.json belongs to run {header.get('run_id')!r}")
         for entry in objects_of(header, "catalogs"):
@@ -372,7 +372,7 @@ class RunArchive(ABC):
             healed.append(f"run.json was lost and written again at {header['restored']}")
         return head, problems, healed
 
-    def _first(self, run_id: str) -> dict[str, Any] | None:
+    def _read_first_record(self, run_id: str) -> dict[str, Any] | None:
         """Return the run's first record, if it can be read."""
         for lines in self.lines(run_id).values():
             with contextlib.suppress(BadLine):
@@ -381,7 +381,7 @@ class RunArchive(ABC):
         return None
 
 
-def _parsed(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the records of one file. Raises CorruptRun at a line that is none, or whose `seq` does not rise."""
     before = -1
     for number, line in enumerate(lines, start=1):

@@ -97,7 +97,7 @@ class Archive(RunArchive):
     def last_decision(self, run_id: str) -> dict[str, Any] | None:
         """Return the last `route.decided` record, from the end of the file. Raises UnknownRun, CorruptRun."""
         path = self.path(run_id) / FILES["routing"]
-        with _opened(path) as fd:
+        with _open_regular_file(path) as fd:
             if fd is None:
                 return None
             try:
@@ -111,7 +111,7 @@ class Archive(RunArchive):
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
-        return tuple(found for name in FILES.values() if (found := _torn(path, name)) is not None)
+        return tuple(found for name in FILES.values() if (found := _torn_tail_of(path, name)) is not None)
 
     def artifacts(self, run_id: str) -> ArtifactReader:
         return ArtifactReader(self.path(run_id))
@@ -135,7 +135,7 @@ class Archive(RunArchive):
         it.
         """
         path = self.root / run_id
-        with _explained(path):
+        with _explain_os_errors(path):
             try:
                 lock = os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileNotFoundError:
@@ -158,7 +158,7 @@ class Archive(RunArchive):
         for run_id in self.run_ids():
             free_unfinished(self.root / run_id, time.time() - 86_400)
         for left in sorted(self.root.glob(f"{_DELETING}*")):
-            with _explained(left):
+            with _explain_os_errors(left):
                 _remove(left)
 
 
@@ -166,7 +166,7 @@ class Archive(RunArchive):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_regular_file(path: Path) -> Iterator[int | None]:
     """Give a descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -185,7 +185,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 def _read_json(path: Path) -> Any:
     """Return the value of a small JSON file. Raises CorruptRun when it is absent, not JSON, or over 64 MiB."""
-    with _opened(path) as fd:
+    with _open_regular_file(path) as fd:
         if fd is None:
             raise CorruptRun(f"{path} is missing", advice="restore it; the records can be read without it")
         size = os.fstat(fd).st_size
@@ -206,9 +206,9 @@ def _tail(fd: int) -> tuple[Read, int]:
     return read, boundary(read, os.fstat(fd).st_size)
 
 
-def _torn(path: Path, name: str) -> TornTail | None:
+def _torn_tail_of(path: Path, name: str) -> TornTail | None:
     """Return the torn end of one file, if it has one."""
-    with _opened(path / name) as fd:
+    with _open_regular_file(path / name) as fd:
         if fd is None:
             return None
         size = os.fstat(fd).st_size
@@ -258,7 +258,7 @@ def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, 
 
 def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
     """Yield the complete lines within `size` bytes of a file, from `start` on. One over MAX_LINE comes in pieces."""
-    with _opened(path) as fd:
+    with _open_regular_file(path) as fd:
         if fd is None:
             return
         os.lseek(fd, start, os.SEEK_SET)
@@ -275,7 +275,7 @@ def _line_count(path: Path) -> int:
     """Return the whole lines of an unclosed run's files, which are its records unless someone tampered with them."""
     total = 0
     for name in FILES.values():
-        with _opened(path / name) as fd:
+        with _open_regular_file(path / name) as fd:
             while fd is not None and (block := os.read(fd, _BLOCK)):
                 total += block.count(b"\n")
     return total
@@ -286,7 +286,7 @@ def _writer(path: Path) -> int | None:
 
     Who has it open holds a shared lock, so the exclusive one is tried for an instant.
     """
-    with contextlib.suppress(CorruptRun), _opened(path / FILES["routing"]) as fd:
+    with contextlib.suppress(CorruptRun), _open_regular_file(path / FILES["routing"]) as fd:
         if fd is None:
             return None
         try:
@@ -332,7 +332,7 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

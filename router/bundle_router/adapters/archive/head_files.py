@@ -32,7 +32,7 @@ class FolderHeads:
     def note(self, run_id: str, count: int, hash_: str, *, pruned: bool = False) -> None:
         """Write that the run holds at least these records; a head never goes back. Raises StorageError, CorruptRun."""
         try:
-            with self._locked(run_id + _SUFFIX) as fd:
+            with self._lock_head(run_id + _SUFFIX) as fd:
                 before = _read(fd, self.folder / run_id)
                 if before is not None and (before.count, before.pruned) >= (count, pruned):
                     return
@@ -70,13 +70,13 @@ class FolderHeads:
         return {name: head for name, head in found.items() if head is not None}
 
     def _next_number(self) -> int:
-        with self._locked(_COUNTER) as fd:
+        with self._lock_head(_COUNTER) as fd:
             number = int(os.pread(fd, 32, 0).strip() or b"0") + 1
             os.pwrite(fd, b"%d\n" % number, 0)
             return number
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[int]:
+    def _lock_head(self, name: str) -> Iterator[int]:
         try:
             fd = os.open(self.folder / name, _FLAGS, 0o600)
         except FileNotFoundError:

@@ -55,12 +55,12 @@ class _Matrix:
 
         ids = sorted(by_id)
         rows = np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
-        return cls(ids, _unit(rows))
+        return cls(ids, _unit_rows(rows))
 
     def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[NearDocument]:
         import numpy as np
 
-        asked = _unit(np.array([vector], np.float32))[0]
+        asked = _unit_rows(np.array([vector], np.float32))[0]
         positions = self._mask(within) if within is not None else None
         rows = self.rows if positions is None else self.rows[positions]
         if not len(rows):
@@ -82,7 +82,7 @@ class _Matrix:
         return lru_cache(_MASKS)(lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64))
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     import numpy as np
 
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)

@@ -51,13 +51,13 @@ class LocalEmbedder:
     @property
     def revision(self) -> str:
         """Load the model. `unusable` where it can't be."""
-        model = self._loaded()
+        model = self._load_model()
         return model.files.revision if model is not None else "unusable"
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """See `Embedder`. The time is looked at between batches: a batch takes tens of milliseconds."""
         until = time.monotonic() + timeout_s
-        model = self._loaded()
+        model = self._load_model()
         if model is None:
             return Embedding(failure="internal", detail=self._broken)
         vectors: list[tuple[float, ...]] = [()] * len(texts)
@@ -76,7 +76,7 @@ class LocalEmbedder:
         with self._lock:
             self._model = None
 
-    def _loaded(self) -> _Model | None:
+    def _load_model(self) -> _Model | None:
         with self._lock:
             if self._model is None and not self._broken:
                 try:
@@ -121,7 +121,7 @@ class _Model:
     def run(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        rows = [encoding.ids for encoding in self._tokenizer.encode_batch([_valid(text) for text in texts])]
+        rows = [encoding.ids for encoding in self._tokenizer.encode_batch([_clean(text) for text in texts])]
         width = max(map(len, rows))
         ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
         for row, pieces in enumerate(rows):
@@ -138,7 +138,7 @@ class _Model:
         return unit
 
 
-def _valid(text: str) -> str:
+def _clean(text: str) -> str:
     """Return the text without lone surrogates, which no tokenizer takes."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -189,18 +189,18 @@ class _Bert:
         w = self._tensors
         places, kinds = w["embeddings.position_embeddings.weight"], w["embeddings.token_type_embeddings.weight"]
         state = w["embeddings.word_embeddings.weight"][ids] + places[: ids.shape[1]] + kinds[0]
-        state = self._normed(state, "embeddings.LayerNorm")
+        state = self._normalise_layer(state, "embeddings.LayerNorm")
         hidden = np.where(mask[:, None, None, :] == 1, np.float32(0), np.float32(-1e9))
         for layer in range(self._layers):
             at = f"encoder.layer.{layer}"
-            seen = self._dense(self._attended(state, hidden, f"{at}.attention.self"), f"{at}.attention.output.dense")
-            state = self._normed(state + seen, f"{at}.attention.output.LayerNorm")
+            seen = self._dense(self._attend(state, hidden, f"{at}.attention.self"), f"{at}.attention.output.dense")
+            state = self._normalise_layer(state + seen, f"{at}.attention.output.LayerNorm")
             wide = _gelu(self._dense(state, f"{at}.intermediate.dense"))
-            state = self._normed(state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+            state = self._normalise_layer(state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
         result: NDArray[np.float32] = state
         return result
 
-    def _attended(self, state: Any, hidden: Any, at: str) -> Any:
+    def _attend(self, state: Any, hidden: Any, at: str) -> Any:
         import numpy as np
 
         rows, pieces, size = state.shape
@@ -217,7 +217,7 @@ class _Bert:
     def _dense(self, state: Any, name: str) -> Any:
         return state @ self._tensors[f"{name}.weight"].T + self._tensors[f"{name}.bias"]
 
-    def _normed(self, state: Any, name: str) -> Any:
+    def _normalise_layer(self, state: Any, name: str) -> Any:
         import numpy as np
 
         centred = state - state.mean(axis=-1, keepdims=True)

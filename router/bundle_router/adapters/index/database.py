@@ -71,9 +71,9 @@ def tables() -> dict[str, Any]:
     from sqlmodel import Field, SQLModel
 
     for table, columns in COLUMNS.items():
-        _TABLES[table] = _made(table, columns, keys_of(table))
+        _TABLES[table] = _make_table(table, columns, keys_of(table))
     for name, columns in _DERIVED.items():
-        _TABLES[name] = _made(name, columns, frozenset(_DERIVED_KEYS[name]))
+        _TABLES[name] = _make_table(name, columns, frozenset(_DERIVED_KEYS[name]))
     meta = {
         "__annotations__": {"name": str, "value": str},
         "__module__": __name__,
@@ -84,7 +84,7 @@ def tables() -> dict[str, Any]:
     return _TABLES
 
 
-def _made(table: str, columns: Any, keys: frozenset[str]) -> Any:
+def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
     from sqlalchemy import BigInteger, Boolean, Column, DateTime, Float, Text
     from sqlmodel import Field, SQLModel
 

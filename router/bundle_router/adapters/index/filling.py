@@ -108,7 +108,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
             gone = tuple(sorted(known.keys() - stamps.keys()))
             for run_id in gone:
                 forget_run(connection, run_id)
-            unsettled = _unsettled(connection)
+            unsettled = _unsettled_runs(connection)
         changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
         problems: list[tuple[str, str]] = []
         for at in range(0, len(changed), RUNS_AT_ONCE):
@@ -140,7 +140,7 @@ def _sources(connection: Connection) -> dict[str, _Source]:
     }
 
 
-def _unsettled(connection: Connection) -> set[str]:
+def _unsettled_runs(connection: Connection) -> set[str]:
     """Return the runs whose state may change although their files don't: whoever works on them may end."""
     table = tables()["runs"].__table__
     return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}

@@ -136,7 +136,7 @@ class RunIndex:
             return found
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _connect(self) -> Iterator[Connection]:
         with explained("read"), self._engine.connect() as connection:
             yield connection
 
@@ -154,7 +154,7 @@ class RunIndex:
         where, bound = conditions(query)
         order = _SORTS[query.sort]
         way = "asc" if query.ascending else "desc"
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select {_RUN_COLUMNS} from {PREFIX}runs r where {where} "
@@ -184,7 +184,7 @@ class RunIndex:
 
     def run(self, run_id: str) -> RunRow:
         """Return one run. Raises UnknownRun."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection, f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id
             )
@@ -195,7 +195,7 @@ class RunIndex:
     def newer_than(self, run_id: str, query: RunQuery) -> int:
         """Return how many of the runs asked for began after that one."""
         where, bound = conditions(query)
-        with self._connected() as connection:
+        with self._connect() as connection:
             (found,) = self._rows(
                 connection,
                 f"select count(*) as n from {PREFIX}runs r where {where} and "
@@ -208,14 +208,14 @@ class RunIndex:
 
     def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
         """Return the records of a run from `start` on, at most `limit` of them."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             decisions = self._part(connection, "decisions", run_id, start, limit + 1)
             calls = self._part(connection, "calls", run_id, start, limit + 1)
             seqs = sorted([row["seq"] for row in (*decisions, *calls)])
             end = seqs[limit] if len(seqs) > limit else None
             last = (end if end is not None else (seqs[-1] + 1 if seqs else 0)) - 1
-            bundles = self._between(connection, "bundles", run_id, start, last)
-            artifacts = self._between(connection, "artifacts", run_id, start, last)
+            bundles = self._rows_between(connection, "bundles", run_id, start, last)
+            artifacts = self._rows_between(connection, "artifacts", run_id, start, last)
             subs = self._rows(
                 connection,
                 f"select {_RUN_COLUMNS} from {PREFIX}runs where parent_run_id = :run_id order by began limit 200",
@@ -238,7 +238,7 @@ class RunIndex:
         )  # fmt: skip
         return [typed(table, row) for row in rows]
 
-    def _between(
+    def _rows_between(
         self, connection: Connection, table: Table, run_id: str, start: int, last: int
     ) -> list[dict[str, Any]]:
         rows = self._rows(
@@ -251,7 +251,7 @@ class RunIndex:
 
     def beside(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
         """Return the decisions of a run before and after a record."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             (row,) = self._rows(
                 connection,
                 f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq) as before, "
@@ -264,7 +264,7 @@ class RunIndex:
         """Return the rows of a run in one table where these columns have these values; the first `limit` of them."""
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
         where = "".join(f" and {name} = :{name}" for name in equal)
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
@@ -274,7 +274,7 @@ class RunIndex:
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
         """Return the bundles that the run showed and never called, with the steps they were shown at."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and shown "
@@ -285,7 +285,7 @@ class RunIndex:
 
     def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
         """Return the values that one run has of a facet, with how often."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select value, count from {PREFIX}facets where run_id = :run_id and facet = :facet "
@@ -296,7 +296,7 @@ class RunIndex:
 
     def addresses(self) -> list[tuple[str, str, str]]:
         """Return every (workflow, role, step) that was decided on, the most frequent first, at most 500."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
@@ -312,7 +312,7 @@ class RunIndex:
         if not match:
             return []
         only = "and t.run_id = :run_id " if run_id is not None else ""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = self._rows(
                 connection,
                 f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt, r.began "
@@ -324,7 +324,7 @@ class RunIndex:
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
         """Return the records that made the artifact, then those whose arguments name it, by time."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             made = self._rows(
                 connection,
                 "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as tool, a.mime_type, "
@@ -352,14 +352,14 @@ class RunIndex:
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that are asked for, newest first, and how many there are."""
         where, bound = conditions(query.runs)
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows, total = record_rows(lambda text, **more: self._rows(connection, text, **bound, **more), where, query)
         return [{**row, "time": instant(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return what the chosen runs come to."""
         where, bound = conditions(query)
-        with self._connected() as connection:
+        with self._connect() as connection:
             return stats(lambda statement, **more: self._rows(connection, statement, **bound, **more), where)
 
 

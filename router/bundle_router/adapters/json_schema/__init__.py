@@ -45,7 +45,7 @@ class SchemaChecker:
 
     async def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
         """Return what is wrong with the value, one sentence each. `name` is whose schema it is, for keeping it."""
-        ready = self._ready(name, schema)
+        ready = self._kept_schema(name, schema)
         try:
             return ready.problems(value, INLINE_STEPS)
         except OutOfSteps:
@@ -57,7 +57,7 @@ class SchemaChecker:
             return await asyncio.wait_for(self._worker.submit(lambda: _verdict(ready, value, until)), WAIT_S)
         return ()
 
-    def _ready(self, name: str, schema: Mapping[str, Any]) -> JsonSchema:
+    def _kept_schema(self, name: str, schema: Mapping[str, Any]) -> JsonSchema:
         with self._lock:
             ready = self._kept.pop(name, None)
             if ready is None or ready.root is not schema:

@@ -260,7 +260,7 @@ class ValueCheck:
         if container and (kept := self._texts.get(id(value))) is not None:
             return kept
         try:
-            text = _written(self._whole_numbers(value))
+            text = _canonical_text(self._whole_numbers(value))
         except (TypeError, ValueError):
             raise Unchecked("not JSON") from None
         self.spend(1 + len(text) // TEXT_PER_STEP)
@@ -333,12 +333,12 @@ def _draft(uri: Any) -> int:
     return 2020
 
 
-def _written(value: Any) -> str:
+def _canonical_text(value: Any) -> str:
     """Sorted JSON, of many parts one after the other: the encoder holds the interpreter until it is through."""
     if isinstance(value, list) and len(value) > MANY_PARTS:
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(_canonical_text, value))}]"
     if isinstance(value, dict) and len(value) > MANY_PARTS:
-        return f"{{{', '.join(f'{_written(name)}: {_written(value[name])}' for name in sorted(value))}}}"
+        return f"{{{', '.join(f'{_canonical_text(name)}: {_canonical_text(value[name])}' for name in sorted(value))}}}"
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 

@@ -94,14 +94,14 @@ class LiteLlm:
             return self._readiness
         self._warm = asyncio.Event()
         try:
-            self._readiness = await self._prepared()
+            self._readiness = await self._prepare_libraries()
         finally:
             if self._readiness in ("cold", "warming"):
                 self._readiness = "broken"
             self._warm.set()
         return self._readiness
 
-    async def _prepared(self) -> Readiness:
+    async def _prepare_libraries(self) -> Readiness:
         import asyncio
 
         if not installed():
@@ -133,7 +133,7 @@ class LiteLlm:
                 for way in (handler, None):
                     self._ways[nowhere] = way
                     budget = Allowance(0)
-                    await self._within(budget, request)
+                    await self._call_within(budget, request)
                     if budget.asked:
                         self._ways[model] = way
                         break
@@ -153,16 +153,16 @@ class LiteLlm:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """See `ModelClient`."""
-        return await self._within(Allowance(1), request)
+        return await self._call_within(Allowance(1), request)
 
-    async def _within(self, budget: Allowance, request: ModelRequest) -> ModelReply:
+    async def _call_within(self, budget: Allowance, request: ModelRequest) -> ModelReply:
         token = allowance.set(budget)
         try:
-            return await self._called(request)
+            return await self._call_model(request)
         finally:
             allowance.reset(token)
 
-    async def _called(self, request: ModelRequest) -> ModelReply:
+    async def _call_model(self, request: ModelRequest) -> ModelReply:
         if self._libraries is None:
             return ModelReply(failure="not_ready")
         exchange = _Exchange(request.model)
@@ -173,7 +173,7 @@ class LiteLlm:
             )
             reply = ModelReply(answer=answer, raw=raw_of(exchange.response))
         except Exception as error:  # noqa: BLE001 - rule 4: what the libraries raise is no closed list
-            reply = _failed(error, exchange)
+            reply = _failed_reply(error, exchange)
         finally:
             _exchange.reset(token)
         if exchange.response is None:
@@ -183,7 +183,7 @@ class LiteLlm:
     def _client(self, mode: AnswerMode) -> Any:
         known = self._clients.get(mode)
         if known is None:
-            instructor = self._loaded().instructor
+            instructor = self._require_libraries().instructor
             known = self._clients[mode] = instructor.from_litellm(
                 self._shim, mode=getattr(instructor.Mode, _MODES[mode]), async_client=True
             )
@@ -191,7 +191,7 @@ class LiteLlm:
 
     async def _shim(self, **asked: Any) -> Any:
         """Return what instructor takes for a completion function: litellm's, with all that instructor need not know."""
-        libraries, exchange = self._loaded(), _exchange.get()
+        libraries, exchange = self._require_libraries(), _exchange.get()
         model = exchange.model
         _make_strict(asked)
         exchange.response = response = await libraries.litellm.acompletion(
@@ -212,7 +212,7 @@ class LiteLlm:
         check(response)
         return response
 
-    def _loaded(self) -> Libraries:
+    def _require_libraries(self) -> Libraries:
         if self._libraries is None:
             raise UnusableAnswer("not_ready")
         return self._libraries
@@ -254,7 +254,7 @@ def _make_strict(asked: dict[str, Any]) -> None:
         asked["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in asked["tools"]]
 
 
-def _failed(error: Exception, exchange: _Exchange) -> ModelReply:
+def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:
     """Return the reply for an exception. instructor wraps what the shim raises, so its causes are looked through."""
     raw = raw_of(exchange.response)
     cause: BaseException | None = error

@@ -96,7 +96,7 @@ class LiteLlmEmbedder:
                     return Embedding(failure="not_ready", detail="litellm can't be loaded")
                 vectors: list[tuple[float, ...]] = []
                 for start in range(0, len(texts), BATCH):
-                    vectors += await self._one(
+                    vectors += await self._embed_once(
                         Allowance(1), list(texts[start : start + BATCH]), self._base_url, self._way
                     )
                 return Embedding(tuple(vectors))
@@ -122,12 +122,12 @@ class LiteLlmEmbedder:
         for way in (None, handler):
             budget = Allowance(0)
             with suppress(Exception):  # every rehearsal ends in an error: no request is granted
-                await self._one(budget, ["rehearsal"], _NOWHERE, way)
+                await self._embed_once(budget, ["rehearsal"], _NOWHERE, way)
             if budget.asked:
                 self._way = way
                 return
 
-    async def _one(
+    async def _embed_once(
         self, budget: Allowance, texts: list[str], base_url: str | None, way: Any
     ) -> list[tuple[float, ...]]:
         libraries = self._libraries

@@ -269,7 +269,7 @@ class LocalSessions:
                 return work.result()
             stop()
             if not begun:
-                return _busy(server, tool, timeout_s, self._limits.max_concurrent_calls)
+                return _busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls)
             await asyncio.wait({work}, timeout=GRACE_S)
             if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
                 return work.result()  # its own word for it may say how far it came
@@ -283,9 +283,9 @@ class LocalSessions:
         try:
             return self._result(entry.run(entry.arguments.model_validate(dict(arguments)), context))
         except ToolFailure as failure:
-            return _failed(failure)
+            return _failed_result(failure)
         except BaseException as defect:  # noqa: BLE001 - the boundary of rule 3; a tool may not end us, or our loop
-            return self._crashed(entry, defect)
+            return self._crashed_result(entry, defect)
 
     async def _run_here(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
         """As `_run`, for a coroutine function: on the caller's event loop, where a cancellation reaches it."""
@@ -293,11 +293,11 @@ class LocalSessions:
             made = entry.run(entry.arguments.model_validate(dict(arguments)), context)
             return self._result(await made if inspect.isawaitable(made) else made)
         except ToolFailure as failure:
-            return _failed(failure)
+            return _failed_result(failure)
         except asyncio.CancelledError:
             raise
         except BaseException as defect:  # noqa: BLE001 - as above
-            return self._crashed(entry, defect)
+            return self._crashed_result(entry, defect)
 
     def _turn(self) -> asyncio.Semaphore:
         """Return what bounds the coroutine tools of the running loop: each loop has its own."""
@@ -313,7 +313,7 @@ class LocalSessions:
             tuple(output.blocks), "tool_error" if output.failed else "ok", "failed" if output.failed else ""
         )
 
-    def _crashed(self, entry: LocalTool, defect: BaseException) -> RawResult:
+    def _crashed_result(self, entry: LocalTool, defect: BaseException) -> RawResult:
         self._diagnostics.event("error", "tool.crashed", tool=entry.name, error=defect)
         what = type(defect).__name__
         text = f"The tool {entry.name!r} failed unexpectedly ({what}); the operator's log has the details."
@@ -328,13 +328,13 @@ def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:
     return {tool.name: tool for tool in tools}
 
 
-def _failed(failure: ToolFailure) -> RawResult:
+def _failed_result(failure: ToolFailure) -> RawResult:
     advice = f"; {failure.advice}" if failure.advice else ""
     outcome: Outcome = "timeout" if failure.code == "timeout" else "tool_error"
     return RawResult((Text(failure.message + advice),), outcome, failure.code)
 
 
-def _busy(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
+def _busy_result(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
     text = f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way. Try again later."
     return RawResult((Text(text),), "busy", "busy")
 

@@ -55,12 +55,12 @@ def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", desc
     words = description or "\n\n".join(part for part in parts if part)
     if not words:
         raise RequestError(f"the tool {own!r} has no description", advice="write a docstring: agents choose by it")
-    model, signature = _described(own, function, {row.arg_name: row.description or "" for row in documented.params})
-    run = _asynchronous if inspect.iscoroutinefunction(function) else _synchronous
+    model, signature = _describe(own, function, {row.arg_name: row.description or "" for row in documented.params})
+    run = _wrap_coroutine if inspect.iscoroutinefunction(function) else _wrap_function
     return LocalTool(own, words, model, run(function, signature))
 
 
-def _described(name: str, function: Callable[..., Any], texts: Mapping[str, str]) -> tuple[type[BaseModel], _Signature]:
+def _describe(name: str, function: Callable[..., Any], texts: Mapping[str, str]) -> tuple[type[BaseModel], _Signature]:
     try:
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters
@@ -105,7 +105,7 @@ def _field(parameter: inspect.Parameter, hint: Any, text: str) -> Any:
     return Field(default, alias=parameter.name, description=described)
 
 
-def _synchronous(function: Callable[..., Any], signature: _Signature) -> Callable[[Any, ToolContext], ToolOutput]:
+def _wrap_function(function: Callable[..., Any], signature: _Signature) -> Callable[[Any, ToolContext], ToolOutput]:
     def run(arguments: Any, context: ToolContext) -> ToolOutput:
         positional, named = signature.arguments(arguments, context)
         return tool_output(function(*positional, **named))
@@ -113,7 +113,7 @@ def _synchronous(function: Callable[..., Any], signature: _Signature) -> Callabl
     return run
 
 
-def _asynchronous(
+def _wrap_coroutine(
     function: Callable[..., Awaitable[Any]], signature: _Signature
 ) -> Callable[[Any, ToolContext], Awaitable[ToolOutput]]:
     async def run(arguments: Any, context: ToolContext) -> ToolOutput:

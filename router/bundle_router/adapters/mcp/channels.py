@@ -106,9 +106,9 @@ class Channel(asyncio.BufferedProtocol):
             self._parser.feed_data(self._buffer[:size])
         except httptools.HttpParserCallbackError as error:
             fault = error.__context__
-            self._end(fault if isinstance(fault, ServerFault) else _garbled())
+            self._end(fault if isinstance(fault, ServerFault) else _garbled_fault())
         except httptools.HttpParserError:
-            self._end(_garbled())
+            self._end(_garbled_fault())
         else:
             if self._response is not None and self._response.done:
                 self._end(None)
@@ -135,7 +135,7 @@ class Channel(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         if self._response is None:  # a second response that nobody asked for
             self.reusable = False
-            raise _garbled()
+            raise _garbled_fault()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
@@ -162,7 +162,7 @@ class Channel(asyncio.BufferedProtocol):
         self._end(None)
 
 
-def _garbled() -> ServerFault:
+def _garbled_fault() -> ServerFault:
     return ServerFault("connection_lost", "the connection to the server was lost (no HTTP came)", sent=True)
 
 
@@ -180,7 +180,7 @@ class ChannelPool:
     async def exchange(self, request: bytes, response: Response) -> None:
         """Send a request over an idle channel or a new one. Raises ServerFault."""
         loop = asyncio.get_running_loop()
-        channel = self._kept(loop.time()) or await self._opened(loop)
+        channel = self._take_kept_channel(loop.time()) or await self._open_channel(loop)
         try:
             await channel.exchange(request, response)
         finally:
@@ -190,7 +190,7 @@ class ChannelPool:
             else:
                 channel.close()
 
-    def _kept(self, now: float) -> Channel | None:
+    def _take_kept_channel(self, now: float) -> Channel | None:
         """Return the channel that was used last, if it still stands. The others are the older ones."""
         while self._idle:
             channel = self._idle.pop()
@@ -199,7 +199,7 @@ class ChannelPool:
             channel.close()
         return None
 
-    async def _opened(self, loop: asyncio.AbstractEventLoop) -> Channel:
+    async def _open_channel(self, loop: asyncio.AbstractEventLoop) -> Channel:
         name = self._host if self._context is not None else None
         is_plain = isinstance(loop, asyncio.BaseEventLoop)  # uvloop tries one address after the other
         eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if is_plain else {}

@@ -99,7 +99,7 @@ class Connection:
 
     async def open(self, timeout_s: float) -> None:
         """Connect and find the era. Raises ServerFault; the connection is then closed."""
-        self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp:{self._label}")
+        self._owner = asyncio.get_running_loop().create_task(self._run_session(), name=f"mcp:{self._label}")
         # What ended it is in `_fault`; what escaped from there (an outer cancellation's group) has been waited for.
         self._owner.add_done_callback(lambda owner: owner.cancelled() or owner.exception())
         try:
@@ -114,7 +114,7 @@ class Connection:
             await self.close()
             raise
 
-    async def _own(self) -> None:
+    async def _run_session(self) -> None:
         exchange = RequestState(many=True)
         EXCHANGE.set(exchange)
         try:

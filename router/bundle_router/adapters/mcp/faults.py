@@ -149,7 +149,7 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
             if wanted := unanswerable(raw, client):
                 return RawResult((Text(_no_input(name, wanted)),), "tool_error", "input_required")
             return RawResult(
-                (Text(f"{name} asked the client for more: {_wanted(raw)}."),), "ok", "input_required", answer
+                (Text(f"{name} asked the client for more: {_wanted_inputs(raw)}."),), "ok", "input_required", answer
             )
         text = f"{name} asked for more input in the middle of the call, which is not supported."
         return RawResult((Text(text),), "tool_error", "input_required")
@@ -172,7 +172,7 @@ def _no_input(name: str, wanted: str) -> str:
     return f"{name} asked for more input ({wanted}), which it can't have of this client."
 
 
-def _wanted(raw: Mapping[str, Any]) -> str:
+def _wanted_inputs(raw: Mapping[str, Any]) -> str:
     """Return what a server asks of a client, by method; its words are not repeated."""
     requests = raw.get("inputRequests")
     methods = (

@@ -89,7 +89,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         if "mcp-session-id" in response.headers:
             self.stateful = True
         if endpoint and response.status_code >= 400:
-            return await self._refused(request, response, exchange)
+            return await self._refusal_response(request, response, exchange)
         return self._bounded(request, response, exchange)
 
     def _may_leave_for(self, url: httpx2.URL) -> bool:
@@ -108,7 +108,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         body = Body(response, cap, encoding, exchange, self._max_bytes)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
-    async def _refused(
+    async def _refusal_response(
         self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
     ) -> httpx2.Response:
         """Return an error status: the server's own JSON-RPC error if that is what it sent, else one that names it."""
@@ -202,7 +202,7 @@ class Body(httpx2.AsyncByteStream):
     async def _next(self) -> bytes:
         if self._decoder is None:
             if not self._known:
-                raise self._garbled("the server compressed its answer in a way that was not asked for")
+                raise self._truncated_error("the server compressed its answer in a way that was not asked for")
             return await self._exchange.guarded(anext(self._source))
         while True:
             if self._rest:
@@ -212,12 +212,12 @@ class Body(httpx2.AsyncByteStream):
             try:
                 piece: bytes = self._decoder.decompress(self._rest, _PIECE)
             except zlib.error:
-                raise self._garbled("the server's compressed answer can't be read") from None
+                raise self._truncated_error("the server's compressed answer can't be read") from None
             self._rest = self._decoder.unconsumed_tail
             if piece:
                 return piece
 
-    def _garbled(self, why: str) -> TruncatedResponse:
+    def _truncated_error(self, why: str) -> TruncatedResponse:
         self._exchange.fault = ServerFault("protocol_error", why)
         return TruncatedResponse(why)
 

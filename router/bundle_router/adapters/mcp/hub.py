@@ -79,9 +79,9 @@ class Guards:
         if verdict == "busy":
             raise Busy
         if verdict == "wait":
-            await self._turn(server, waiter, deadline - loop.time())
+            await self._wait_turn(server, waiter, deadline - loop.time())
 
-    async def _turn(self, server: str, waiter: Waiter, timeout_s: float) -> None:
+    async def _wait_turn(self, server: str, waiter: Waiter, timeout_s: float) -> None:
         try:
             done, _ = await asyncio.wait((waiter,), timeout=max(timeout_s, 0.0))
         except asyncio.CancelledError:
@@ -151,7 +151,7 @@ class Hub:
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
         self.pool = SessionPool(self._connection, bounds, clock)
-        self.lists = Lists(self._read, clock, diagnostics, _admitted)
+        self.lists = Lists(self._read, clock, diagnostics, _admit_listing)
         self.following = ResourceSubscriptions(self.pool, bounds)
         self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
@@ -175,7 +175,7 @@ class Hub:
             return await in_turn("taken_apart", lambda: answered(name, raw, self._bounds.max_blocks, scope.client))
 
         try:
-            result = await self._queued(server, name, work, timeout_s)
+            result = await self._run_queued(server, name, work, timeout_s)
         except RpcError as error:
             result = refused(name, error, scope.client)
         waited_ms = queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000
@@ -191,12 +191,12 @@ class Hub:
 
         name = f"{server.name} ({method})"
         try:
-            found = await self._queued(server, name, work, timeout_s)
+            found = await self._run_queued(server, name, work, timeout_s)
         except RpcError as error:
             return told_no(error)
         return found if isinstance(found, ServerReply) else unanswered(found)
 
-    async def _queued(
+    async def _run_queued(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
     ) -> T | RawResult:
         """Return what comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
@@ -389,7 +389,7 @@ class Hub:
             await pool.aclose()
 
 
-def _admitted(server: Server, listing: Listing) -> Admitted:
+def _admit_listing(server: Server, listing: Listing) -> Admitted:
     """Admit what is listed. Raises ServerFault where the config is at fault; no list can make it raise."""
     try:
         return admit(server, listing.tools, listing.instructions)

@@ -137,7 +137,7 @@ class Lists:
         changes = entry.freshness.changes
         try:
             listing, ttl_ms = await self._read(server, scope)
-            listing = replace(listing, admitted=await self._admitted(server, listing, entry.listing))
+            listing = replace(listing, admitted=await self._admit_listing(server, listing, entry.listing))
         except Exception as error:
             entry.freshness = entry.freshness.failed(self._clock.monotonic_ns())
             if entry.listing is not None:
@@ -163,7 +163,7 @@ class Lists:
             self._diagnostics.event("warning", "list.cut", server=server.name, reason=listing.cut)
         return entry.listing
 
-    async def _admitted(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
+    async def _admit_listing(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
         """Return what admission makes of the list: off the loop, since a large one takes long; once a list."""
         if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
             return before.admitted

@@ -50,9 +50,9 @@ class TokenStorage:
         self.context: OAuthContext | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
-        tokens = _parsed(OAuthToken, self._file.read("tokens"))
+        tokens = _parse_model(OAuthToken, self._file.read("tokens"))
         if tokens is not None and self.context is not None:
-            until, issuer = self._file.read("until"), _parsed(OAuthMetadata, self._file.read("issuer"))
+            until, issuer = self._file.read("until"), _parse_model(OAuthMetadata, self._file.read("issuer"))
             self.context.token_expiry_time = until if isinstance(until, int | float) else None
             self.context.oauth_metadata = issuer
             if issuer is None:
@@ -65,11 +65,11 @@ class TokenStorage:
         until, issuer, client = None, None, None
         if self.context is not None:
             until = self.context.token_expiry_time
-            issuer, client = _plain(self.context.oauth_metadata), _plain(self.context.client_info)
-        self._write(tokens=_plain(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
+            issuer, client = _dump_json(self.context.oauth_metadata), _dump_json(self.context.client_info)
+        self._write(tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return _parsed(OAuthClientInformationFull, self._file.read("client"))
+        return _parse_model(OAuthClientInformationFull, self._file.read("client"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Held by the context until there are tokens."""
@@ -88,14 +88,14 @@ class TokenStorage:
                 self._keep_secret(value)
 
 
-def _parsed(model: type[M], value: Any) -> M | None:
+def _parse_model(model: type[M], value: Any) -> M | None:
     try:
         return None if value is None else model.model_validate(value)
     except ValidationError:
         return None
 
 
-def _plain(model: BaseModel | None) -> Any:
+def _dump_json(model: BaseModel | None) -> Any:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
@@ -139,7 +139,7 @@ class Provider(OAuthClientProvider):
                 async with self._kept.locked():
                     await self._take_up()
                     if self._wants_refresh:
-                        await self._handle_refresh_response((yield _aside(await self._refresh_token())))
+                        await self._handle_refresh_response((yield _mark_own_request(await self._refresh_token())))
             sent = self._with_token(request)
             response = yield request
             if not _is_refused(response):
@@ -148,7 +148,7 @@ class Provider(OAuthClientProvider):
             if last or response.status_code != 401 or not self._has_another(sent):
                 break
         if self._person is None:
-            _note(ServerFault("unauthorized", self._why()))
+            _note(ServerFault("unauthorized", self._explain_missing_token()))
             return
         asking = self._ask(request, response)
         try:
@@ -168,7 +168,7 @@ class Provider(OAuthClientProvider):
         self.context.clear_tokens()
         await self._initialize()
         if self._server.client_id is not None:
-            self.context.client_info = self._registered()
+            self.context.client_info = self._configured_client()
         self._stamp = stamp
 
     @property
@@ -200,7 +200,7 @@ class Provider(OAuthClientProvider):
             return self.context.can_refresh_token()
         return True
 
-    def _why(self) -> str:
+    def _explain_missing_token(self) -> str:
         """Return why there is no token that the server takes, and what helps."""
         if not self._kept.unusable(time.time()) and self._wants_refresh:
             return "its token ran out and could not be renewed now"
@@ -211,15 +211,15 @@ class Provider(OAuthClientProvider):
     async def _ask(self, request: Request, refused: Response) -> AsyncGenerator[Request, Response]:
         """Yield the SDK's whole flow, from the refusal on. Registers anew: the redirect is new."""
         self.context.clear_tokens()
-        self.context.client_info = self._registered() if self._server.client_id is not None else None
+        self.context.client_info = self._configured_client() if self._server.client_id is not None else None
         self._asking = True
         flow = super().async_auth_flow(request)
         try:
             outgoing = await anext(flow)
-            response = refused if outgoing is request else (yield _aside(outgoing))
+            response = refused if outgoing is request else (yield _mark_own_request(outgoing))
             while True:
                 outgoing = await flow.asend(response)
-                response = yield outgoing if outgoing is request else _aside(outgoing)
+                response = yield outgoing if outgoing is request else _mark_own_request(outgoing)
         except StopAsyncIteration:
             return
         except ServerFault as fault:
@@ -231,7 +231,7 @@ class Provider(OAuthClientProvider):
             self._asking = False
             await flow.aclose()
 
-    def _registered(self) -> OAuthClientInformationFull:
+    def _configured_client(self) -> OAuthClientInformationFull:
         return OAuthClientInformationFull(
             client_id=self._server.client_id or "",
             redirect_uris=self.context.client_metadata.redirect_uris,
@@ -266,7 +266,7 @@ class Provider(OAuthClientProvider):
             raise ServerFault("unauthorized", f"the authorization failed ({why})")
 
 
-def _aside(request: Request) -> Request:
+def _mark_own_request(request: Request) -> Request:
     """Return the request, marked as the flow's own: it goes where the server says, and may fail."""
     request.extensions[AUTHORIZING] = True
     return request

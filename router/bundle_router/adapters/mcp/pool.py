@@ -60,18 +60,18 @@ class SessionPool:
                 work.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._opening[held.number] = work
             try:
-                connection = await self._opened(held, deadline)
+                connection = await self._wait_opened(held, deadline)
             except BaseException:  # who is interrupted gives the connection back, too
                 self.release(held)
                 raise
             if connection.alive and (server.shared or held.key == self._key(server, scope)):
                 return held, connection
             if not connection.alive:
-                self._doom(held)
+                self._retire_held(held)
             self.release(held)
         raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
 
-    async def _opened(self, held: HeldConnection[Key], deadline: float) -> Connection:
+    async def _wait_opened(self, held: HeldConnection[Key], deadline: float) -> Connection:
         work = self._opening[held.number]
         if not work.done():
             left = deadline - asyncio.get_running_loop().time()
@@ -87,7 +87,7 @@ class SessionPool:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
         except BaseException:  # what did not open, for whatever reason, is not lent again
-            self._doom(held)
+            self._retire_held(held)
             raise
         if connection.stateful and not server.traits.starts_process:
             # Learnt by opening: this one goes to the run it was opened for, and other runs get their own.
@@ -109,14 +109,14 @@ class SessionPool:
         """Nobody gets this one any more. False where that was known already."""
         found = [held for held in self._leases.all() if not held.doomed and self._connection_of(held) is connection]
         for held in found:
-            self._doom(held)
+            self._retire_held(held)
         return bool(found)
 
     def doom_server(self, server: str) -> None:
         """Nobody gets any of this server's any more."""
         self._end(self._leases.doom_where(lambda key: key[0] == server))
 
-    def _doom(self, held: HeldConnection[Key]) -> None:
+    def _retire_held(self, held: HeldConnection[Key]) -> None:
         if self._leases.doom(held):
             self._end([held])
 
@@ -140,7 +140,7 @@ class SessionPool:
         """End what belongs to the run, once its last call has ended. Return when it is gone."""
         if run_id:
             self._end(self._leases.doom_where(lambda key: key[2] == run_id))
-        await self._settled()
+        await self._wait_settled()
 
     async def close(self) -> None:
         """End everything, calls in progress included."""
@@ -149,9 +149,9 @@ class SessionPool:
         for number in list(self._opening):
             work = self._opening.pop(number)
             self._closing.add(asyncio.get_running_loop().create_task(_end(work)))
-        await self._settled()
+        await self._wait_settled()
 
-    async def _settled(self) -> None:
+    async def _wait_settled(self) -> None:
         while self._closing:
             done, self._closing = self._closing, set()
             await asyncio.gather(*done, return_exceptions=True)

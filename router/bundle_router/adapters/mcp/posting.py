@@ -130,7 +130,7 @@ class _Answer:
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._decoder = zlib.decompressobj(47)
         elif encoding not in (b"identity", b""):
-            raise _garbled("the server compressed its answer in a way that was not asked for")
+            raise _garbled_fault("the server compressed its answer in a way that was not asked for")
         self._stream = status < 300 and self._kind() == b"text/event-stream"
         self._left = self._max_bytes * STREAM_FACTOR if self._stream else self._max_bytes
         self._left = MAX_ERROR_BYTES if status >= 400 else self._left
@@ -140,7 +140,7 @@ class _Answer:
             try:
                 piece = self._decoder.decompress(piece, self._left + 1)
             except zlib.error:
-                raise _garbled("the server's compressed answer can't be read") from None
+                raise _garbled_fault("the server's compressed answer can't be read") from None
         self._left -= len(piece)
         if self._left < 0 and self.status >= 400:
             self.done = True
@@ -163,9 +163,9 @@ class _Answer:
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line and self._data:
                 data, self._data = (self._data[0] if len(self._data) == 1 else bytearray(b"\n").join(self._data)), []
-                self._hear(data)
+                self._take_data(data)
 
-    def _hear(self, data: bytearray) -> None:
+    def _take_data(self, data: bytearray) -> None:
         if not data or self.done:
             return
         if len(data) >= LARGE and b'"method"' not in data:  # the answer, read when there is time for it
@@ -173,7 +173,7 @@ class _Answer:
             return
         message = read_object(data)
         if message is None:
-            raise _garbled("the server's answer is no JSON-RPC message")
+            raise _garbled_fault("the server's answer is no JSON-RPC message")
         if "method" not in message:
             self._message, self.done = message, True
         elif message["method"] == "notifications/tools/list_changed":
@@ -189,7 +189,7 @@ class _Answer:
         if 300 <= self.status < 400:
             raise Redirected
         if self.status >= 400:
-            return self._refused()
+            return self._refusal_message()
         if self._stream and not self._event:
             if self._message is None:
                 raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
@@ -198,10 +198,10 @@ class _Answer:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         message = read_object(self._held) if self._event or self._kind() == b"application/json" else None
         if message is None:
-            raise _garbled("the server's answer is no JSON-RPC message")
+            raise _garbled_fault("the server's answer is no JSON-RPC message")
         return settled(message, self._number)
 
-    def _refused(self) -> dict[str, Any]:
+    def _refusal_message(self) -> dict[str, Any]:
         """Return an error status: the server's own JSON-RPC error if it sent one, else what the status says."""
         message = read_object(self._held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
@@ -223,7 +223,7 @@ def fault_for(status: int, retry_after: str, *, sent: bool = False) -> ServerFau
     return ServerFault("http_error", reason, sent=sent)
 
 
-def _garbled(why: str) -> ServerFault:
+def _garbled_fault(why: str) -> ServerFault:
     return ServerFault("protocol_error", why, sent=True)
 
 
@@ -235,7 +235,7 @@ def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
             raise RpcError(error["code"], error["message"], error.get("data"))
         if error is None and isinstance(result, dict) and message.get("id") == number:
             return result
-    raise _garbled("the server's answer is no JSON-RPC message")
+    raise _garbled_fault("the server's answer is no JSON-RPC message")
 
 
 def _without_surrogates(value: Any) -> Any:

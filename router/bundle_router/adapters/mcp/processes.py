@@ -75,7 +75,7 @@ class Process:
         self._control = control
         self._home = home
         self._reading: list[asyncio.ReadTransport] = []
-        self._hearing = asyncio.get_running_loop().create_task(self._hear())
+        self._hearing = asyncio.get_running_loop().create_task(self._read_supervisor())
 
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
         """Put streams on our ends of its pipes, which close with it."""
@@ -90,7 +90,7 @@ class Process:
         self._reading.append(transport)
         return reader
 
-    async def _hear(self) -> None:
+    async def _read_supervisor(self) -> None:
         """Read what the supervisor says of it, until nothing is left of it or the supervisor is gone."""
         loop, rest = asyncio.get_running_loop(), b""
         try:
@@ -288,7 +288,7 @@ def _program(command: ServerCommand) -> str:
 def environment(command: ServerCommand, home: str) -> dict[str, str]:
     """Return the whole environment."""
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
-    return {**base, **command.env, MARK: f"{os.getpid()}-{_started(os.getpid())} {command.server}"}
+    return {**base, **command.env, MARK: f"{os.getpid()}-{_start_time_of(os.getpid())} {command.server}"}
 
 
 def leftovers() -> tuple[Leftover, ...]:
@@ -302,7 +302,7 @@ def leftovers() -> tuple[Leftover, ...]:
                 continue
             owner, _, server = mark.partition(b"=")[2].decode("utf-8", "replace").partition(" ")
             pid, _, started = owner.partition("-")
-            if _started(int(pid)) == started:
+            if _start_time_of(int(pid)) == started:
                 continue
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
             found.append(Leftover(int(entry.name), server, line[:500]))
@@ -311,7 +311,7 @@ def leftovers() -> tuple[Leftover, ...]:
     return tuple(found)
 
 
-def _started(pid: int) -> str:
+def _start_time_of(pid: int) -> str:
     """When a process started, in the kernel's ticks: with the pid it names one process for good. Empty: no such."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

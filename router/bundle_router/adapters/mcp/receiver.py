@@ -61,7 +61,7 @@ class Receiver:
     def __init__(self, tell: Callable[[str], None], port: int = 0) -> None:
         """Bind the port. Raises RequestError for one that can't be had."""
         self._tell = tell
-        self._socket = _bound(port)
+        self._socket = _bind_socket(port)
         self._port: int = self._socket.getsockname()[1]
         self._state = ""
         self._server: asyncio.Server | None = None
@@ -138,7 +138,7 @@ class Receiver:
         return "200 OK", "Authorized. You can close this page and go back to the terminal."
 
 
-def _bound(port: int) -> socket.socket:
+def _bind_socket(port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.bind((HOST, port))

@@ -112,7 +112,7 @@ class RawSession(ClientSession):
         super().__init__(
             dispatcher=dispatcher,
             client_info=types.Implementation(name=client[0], version=client[1]),
-            message_handler=self._heard,
+            message_handler=self._handle_message,
         )
         self.dispatcher = dispatcher
         self._on_change = on_change
@@ -123,7 +123,7 @@ class RawSession(ClientSession):
         """Whether nobody but one run speaks to the server by it."""
         self._mirrored: dict[str, tuple[Mapping[str, Any], Mapping[Any, str]]] = {}
 
-    async def _heard(self, message: Any) -> None:
+    async def _handle_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change()
         elif isinstance(message, types.ResourceUpdatedNotification):
@@ -177,7 +177,7 @@ class RawSession(ClientSession):
         `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
         `client` is the agent's, in whose name the request is made.
         """
-        params, opts = await self._stamped(method, params, schema, client)
+        params, opts = await self._stamp_request(method, params, schema, client)
         if client is None:
             return await self.dispatcher.send_raw_request(method, params, opts)
         self._clients.append(client)
@@ -196,14 +196,14 @@ class RawSession(ClientSession):
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> dict[str, Any]:
         """As `request`, by `carrier`, which there has to be. Raises ServerFault, RpcError, Elsewhere."""
-        params, opts = await self._stamped(method, params, schema, client)
+        params, opts = await self._stamp_request(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         if not is_traced():
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
         with traced(method, self.carrier.number, params):
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
 
-    async def _stamped(
+    async def _stamp_request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> tuple[dict[str, Any], CallOptions]:
         opts: CallOptions = {}

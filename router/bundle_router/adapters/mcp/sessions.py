@@ -98,7 +98,7 @@ class McpSessions:
         limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
 
         async def work() -> RawResult:
-            return await self._made().call(entry, tool, arguments, scope, limit_s)
+            return await self._make_hub().call(entry, tool, arguments, scope, limit_s)
 
         return await self._thread.run(work)
 
@@ -109,7 +109,7 @@ class McpSessions:
         limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
 
         async def work() -> ServerReply:
-            return await self._made().ask(entry, method, params, scope, limit_s)
+            return await self._make_hub().ask(entry, method, params, scope, limit_s)
 
         return await self._thread.run(work)
 
@@ -119,7 +119,7 @@ class McpSessions:
         entry = self._entry(server)
 
         async def work() -> Callable[[], None]:
-            end = await self._made().following.begin(entry, scope, uri, updated)
+            end = await self._make_hub().following.begin(entry, scope, uri, updated)
             loop = asyncio.get_running_loop()
 
             def end_there() -> None:
@@ -139,7 +139,7 @@ class McpSessions:
         if self._hub is None:
 
             async def work() -> None:
-                self._made()
+                self._make_hub()
 
             await self._thread.run(work)
 
@@ -151,7 +151,7 @@ class McpSessions:
             return listing
 
         async def work() -> Listing:
-            return await self._made().definitions(entry, scope, fresh=fresh)
+            return await self._make_hub().definitions(entry, scope, fresh=fresh)
 
         try:
             return await self._thread.run(work)
@@ -181,7 +181,7 @@ class McpSessions:
 
     def _status(self, server: Server, scope: Scope) -> ServerStatus:
         refused = wires.refusal(server, development=self._setting.development)
-        reason = refused.detail if refused is not None else self._missing(server, scope)
+        reason = refused.detail if refused is not None else self._missing_requirement(server, scope)
         command = (server.command or "", *server.args) if server.traits.starts_process else ()
         again_s = LOOK_AGAIN_S if server.auth is not None else None
         hub = self._hub
@@ -211,7 +211,7 @@ class McpSessions:
             again_s=again_s,
         )
 
-    def _missing(self, server: Server, scope: Scope) -> str:
+    def _missing_requirement(self, server: Server, scope: Scope) -> str:
         absent = [name for name in server.env_names if not self._setting.environ.get(name)]
         if absent:
             return f"its credential {absent[0]} is not set"
@@ -240,7 +240,7 @@ class McpSessions:
             raise RequestError(f"there is no server {server!r}", advice="see config/servers.toml")
         return entry
 
-    def _made(self) -> Hub:
+    def _make_hub(self) -> Hub:
         """Return the hub, made on first use, on its loop: the import of the SDK takes a second."""
         with self._making:
             if self._hub is None:

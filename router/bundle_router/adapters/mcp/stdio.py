@@ -201,7 +201,7 @@ async def open_stdio(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Report
 ) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
     """Start the server and give its streams. On the way out the server is ended, even if the caller is cancelled."""
-    process = await _started(command, supervisor, bounds)
+    process = await _start_process(command, supervisor, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
     loop = asyncio.get_running_loop()
@@ -217,7 +217,7 @@ async def open_stdio(
         await _to_the_end(loop.create_task(_stop(pipes, tasks, streams, supervisor, bounds)))
 
 
-async def _started(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
+async def _start_process(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
     """Start it; a caller that is cancelled meanwhile leaves nothing half started behind."""
     starting = asyncio.get_running_loop().create_task(supervisor.start(command))
     try:

@@ -249,7 +249,7 @@ class Supervision:
         due = [s for s in ending if s.ended or s.at_once or s.phase != "polite" or now >= s.until]
         if not due:
             return
-        left = self._left(all_ended=all(server.ended for server in due))
+        left = self._remaining_processes(all_ended=all(server.ended for server in due))
         for server in due:
             self._advance(server, now, left.get(server.number, []))
 
@@ -268,7 +268,7 @@ class Supervision:
                 server.remove_home()
             server.control.close()
 
-    def _left(self, *, all_ended: bool) -> dict[int, list[int]]:
+    def _remaining_processes(self, *, all_ended: bool) -> dict[int, list[int]]:
         """Return the processes left of each server, nearest first, by its number. Kills those of servers gone."""
         of_pid = {server.pid: server.number for server in self._servers.values() if server.pid and not server.ended}
         if sys.platform != "linux":
@@ -279,8 +279,8 @@ class Supervision:
         found: dict[int, list[int]] = {}
         children = processes_by_parent()
         for child in children.get(os.getpid(), ()):
-            number = of_pid[child] if child in of_pid else _marked(child)
-            family = [child, *_below(child, children)]
+            number = of_pid[child] if child in of_pid else _mark_of(child)
+            family = [child, *_descendants_of(child, children)]
             if number in numbers:
                 found.setdefault(number, []).extend(family)
             elif number is not None:
@@ -322,7 +322,7 @@ def _mark(number: int) -> None:
         resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
 
 
-def _marked(pid: int) -> int | None:
+def _mark_of(pid: int) -> int | None:
     """Return the number of the server whose mark the process carries, None where there is none."""
     try:
         with open(f"/proc/{pid}/limits", encoding="ascii") as limits:  # noqa: PTH123  # pathlib costs 5 ms here
@@ -359,7 +359,7 @@ def processes_by_parent() -> dict[int, list[int]]:
     return children
 
 
-def _below(root: int, children: dict[int, list[int]]) -> list[int]:
+def _descendants_of(root: int, children: dict[int, list[int]]) -> list[int]:
     found = [root]
     for pid in found:
         found.extend(children.get(pid, ()))
@@ -368,7 +368,7 @@ def _below(root: int, children: dict[int, list[int]]) -> list[int]:
 
 def descendants(root: int) -> list[int]:
     """Return every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
-    return _below(root, processes_by_parent())
+    return _descendants_of(root, processes_by_parent())
 
 
 if __name__ == "__main__":

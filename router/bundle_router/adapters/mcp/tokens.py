@@ -63,7 +63,7 @@ class TokenFile:
     def unusable(self, now: float) -> str:
         """Return why there is no token to send and none to be had without a person; empty when there may be. `now` in
         seconds since 1970."""
-        found = self._all()
+        found = self._read_all()
         tokens = found.get("tokens")
         if not isinstance(tokens, dict):
             return "it was not authorized" if not found.get("withdrawn") else "its authorization is no longer taken"
@@ -85,7 +85,7 @@ class TokenFile:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOCK_S):
-                    while not _taken(descriptor):  # noqa: ASYNC110 - another process is waited for
+                    while not _try_lock(descriptor):  # noqa: ASYNC110 - another process is waited for
                         await asyncio.sleep(_LOOK_S)
             yield
         finally:
@@ -101,12 +101,12 @@ class TokenFile:
 
     def read(self, name: str) -> Any:
         """Return the value, or None when there is none, or none that can be trusted."""
-        return self._all().get(name)
+        return self._read_all().get(name)
 
     def write(self, **values: Any) -> None:
         """Keep the values, beside those of other names. Raises OSError."""
         self._make_folder()
-        text = json.dumps({**self._all(), "server": self._url, **values})
+        text = json.dumps({**self._read_all(), "server": self._url, **values})
         beside = self._path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
@@ -119,7 +119,7 @@ class TokenFile:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
 
-    def _all(self) -> dict[str, Any]:
+    def _read_all(self) -> dict[str, Any]:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -135,7 +135,7 @@ class TokenFile:
         return value if isinstance(value, dict) and value.get("server") == self._url else {}
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

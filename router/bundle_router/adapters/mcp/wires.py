@@ -62,7 +62,7 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
     return ServerCommand(
         server=server.name,
         argv=(server.command or "", *server.args),
-        env=_resolved(server.env, environ),
+        env=_resolve_values(server.env, environ),
         cwd=str(setting.workspace.resolve()),
         path=environ.get("PATH") or DEFAULT_PATH,
         polite_s=bounds.polite_s,
@@ -72,14 +72,14 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
 
 def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of an HTTP server. Raises ServerFault."""
-    headers = {name: value.strip() for name, value in _resolved(server.headers, environ).items()}
+    headers = {name: value.strip() for name, value in _resolve_values(server.headers, environ).items()}
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():
             raise ServerFault("credential_missing", f"the value for header {name} can't be sent in one")
     return headers
 
 
-def _resolved(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, str]) -> dict[str, str]:
+def _resolve_values(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, str]) -> dict[str, str]:
     try:
         return resolved(pairs, environ)
     except MissingReference as missing:

@@ -84,14 +84,14 @@ class Pool:
     def __init__(self, url: str, *, wait_s: float) -> None:
         self.wait_s = wait_s
         self.conninfo = self._with_timeout(url, wait_s)
-        self.where = self._described(url)
+        self.where = self._describe_url(url)
         self._idle: list[BoundedConnection] = []
         self._lock = threading.Lock()
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._closed = False
 
     @staticmethod
-    def _described(url: str) -> str:
+    def _describe_url(url: str) -> str:
         """Return the URL without user, password and parameters: for people."""
         parts = urlsplit(url)
         host = dict(parse_qsl(parts.query)).get("host", "")

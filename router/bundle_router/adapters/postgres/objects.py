@@ -45,7 +45,7 @@ class ObjectStore:
         try:
             self._store: Any = store.from_url(url, **options)
         except Exception as error:  # noqa: BLE001 - the boundary to a library that raises its own and ValueError
-            raise self._failed("open", error) from None
+            raise self._storage_error("open", error) from None
 
     def put(self, sha256: str, data: bytes) -> None:
         """Store the bytes under their digest unless they are there. Raises StorageError."""
@@ -55,7 +55,7 @@ class ObjectStore:
             except self._obstore.exceptions.AlreadyExistsError:
                 raise
             except Exception as error:  # noqa: BLE001 - same
-                raise self._failed(f"store artifact {sha256} in", error) from None
+                raise self._storage_error(f"store artifact {sha256} in", error) from None
 
     def get(self, sha256: str) -> bytes:
         """Return the bytes. Raises KeyError, StorageError."""
@@ -64,7 +64,7 @@ class ObjectStore:
         except (self._obstore.exceptions.NotFoundError, FileNotFoundError):
             raise KeyError(sha256) from None
         except Exception as error:  # noqa: BLE001 - same
-            raise self._failed(f"read artifact {sha256} from", error) from None
+            raise self._storage_error(f"read artifact {sha256} from", error) from None
 
     def delete(self, sha256: str) -> None:
         """Take the object away; that it is gone already is no error. Raises StorageError."""
@@ -73,13 +73,13 @@ class ObjectStore:
         except (self._obstore.exceptions.NotFoundError, FileNotFoundError):
             return
         except Exception as error:  # noqa: BLE001 - same
-            raise self._failed(f"delete artifact {sha256} from", error) from None
+            raise self._storage_error(f"delete artifact {sha256} from", error) from None
 
     @staticmethod
     def _path(sha256: str) -> str:
         return f"sha256/{sha256[:2]}/{sha256}"
 
-    def _failed(self, doing: str, error: Exception) -> StorageError:
+    def _storage_error(self, doing: str, error: Exception) -> StorageError:
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         advice = "look whether the object store can be reached, and at its credentials"
         return StorageError(f"can't {doing} {self.url}: {first}", kind="unreachable", advice=advice)

@@ -306,10 +306,10 @@ class PostgresRunLog:
 def catalog_files(revisions: Iterable[str]) -> list[dict[str, str]]:
     """Return the rows of `run.json` that say in which file each catalog stands."""
     return [
-        {"revision": revision, "file": "catalog.json" if at == 0 else f"catalog-{_short(revision)}.json"}
+        {"revision": revision, "file": "catalog.json" if at == 0 else f"catalog-{_short_revision(revision)}.json"}
         for at, revision in enumerate(revisions)
     ]
 
 
-def _short(revision: str) -> str:
+def _short_revision(revision: str) -> str:
     return re.sub(r"[^0-9a-f]", "", revision.rpartition(":")[2])[:16]

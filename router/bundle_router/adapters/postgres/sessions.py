@@ -50,7 +50,7 @@ class WriterSession:
     @property
     def token(self) -> str:
         with self._lock:
-            self._alive()
+            self._live_session()
             return self._token
 
     def is_alive(self, token: str) -> bool:
@@ -80,7 +80,7 @@ class WriterSession:
         return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
 
     def _run(self, statement: str, run_id: str) -> None:
-        connection = self._alive()
+        connection = self._live_session()
         connection.deadline = time.monotonic() + self.pool.wait_s
         try:
             connection.execute(statement, (self._lock_of(run_id),))
@@ -88,7 +88,7 @@ class WriterSession:
             connection.close()
             raise translated("keep a session", self.pool.where, error) from None
 
-    def _alive(self) -> BoundedConnection:
+    def _live_session(self) -> BoundedConnection:
         """Return the session, replaced where it was lost. The caller holds the lock."""
         connection = self._connection
         if connection is not None and not connection.closed and not _is_cut(connection):

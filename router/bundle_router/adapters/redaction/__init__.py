@@ -71,7 +71,7 @@ class SecretRedactor:
         data = text.encode("utf-8", "surrogatepass")
         if not self._rules.suspicious(data):
             return text
-        redacted = self._settled(data)
+        redacted = self._redact_until_clean(data)
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
 
     def is_clean(self, text: str) -> bool:
@@ -115,10 +115,10 @@ class SecretRedactor:
         redacted = values.rebuilt(value, self.redact, f"[redacted:{NAMED}]", self._is_placeholder)
         return value if redacted == value else redacted
 
-    def _settled(self, data: bytes) -> bytes:
+    def _redact_until_clean(self, data: bytes) -> bytes:
         for _ in range(MAX_PASSES):
             placeholders = self._placeholders(data)
-            spans = _outside(_merged(self._rules.hits(data), data), placeholders)
+            spans = _hits_outside(_merge_hits(self._rules.hits(data), data), placeholders)
             if not spans:
                 return data
             data = _cut(data, spans)
@@ -132,7 +132,7 @@ class SecretRedactor:
         return match is not None and match[1] in self._labels
 
 
-def _merged(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
+def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     """Overlapping hits as one, named by the one of the lowest rank.
 
     Widened to whole characters: the rules work on bytes, and half a character could not be decoded again.
@@ -153,7 +153,7 @@ def _merged(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
     return merged
 
 
-def _outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
+def _hits_outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
     """Return the parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
     if not placeholders:
         return hits

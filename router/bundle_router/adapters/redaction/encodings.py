@@ -101,7 +101,7 @@ class View:
     origin: Callable[[int, int], tuple[int, int]]
 
 
-def _replaced(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
+def _replace_matches(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
     """Return `data` with each match replaced. A byte of a replacement comes from its whole match."""
     pieces: list[bytes] = []
     decoded_at, decoded_end, original_at, original_end = array("q"), array("q"), array("q"), array("q")
@@ -142,7 +142,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 def unescaped(data: bytes) -> View:
     """Without one level of URL and JSON escapes, and without what colours a terminal."""
-    return _replaced(data, ESCAPE, _unescape)
+    return _replace_matches(data, ESCAPE, _unescape)
 
 
 def probed(data: bytes) -> bytes:
@@ -161,7 +161,7 @@ def unescaped_form(data: bytes) -> View:
 
 def unfolded(data: bytes) -> View:
     """With the lines of folded base64 joined."""
-    return _replaced(data, _FOLD, lambda match: b"")
+    return _replace_matches(data, _FOLD, lambda match: b"")
 
 
 def base64_decoded(data: bytes) -> Iterator[View]:
@@ -175,10 +175,10 @@ def base64_decoded(data: bytes) -> Iterator[View]:
         places = {found[0][0] % 4 for found in pattern(BASE64_TEXT).spans(run)}
         run = run.translate(_URL_SAFE)
         for offset in places:
-            yield from _written(run, offset, start + offset)
+            yield from _decoded_texts(run, offset, start + offset)
 
 
-def _written(run: bytes, offset: int, at: int) -> Iterator[View]:
+def _decoded_texts(run: bytes, offset: int, at: int) -> Iterator[View]:
     """Yield what is written text in one decoding of a run."""
     length = len(run) - offset
     # A last group of two or three characters still holds one or two bytes; one character holds none.

@@ -203,20 +203,20 @@ class RunChain:
                     lines = self._lines(fd, segment.size, sizes[segment.name])
                     if (line := next(lines, None)) is not None:
                         waiting.append((segment, lines, line))
-            while (at := self._following(waiting)) is not None:
+            while (at := self._next_segment(waiting)) is not None:
                 segment, lines, line = waiting[at]
-                yield self._taken(segment, line)
+                yield self._take_line(segment, line)
                 following = next(lines, None)
                 if following is None:
                     del waiting[at]
                 else:
                     waiting[at] = (segment, lines, following)
 
-    def _following(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
+    def _next_segment(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
         """Return which of the files has the record that follows next; None where none has."""
         return next((at for at, (_, _, line) in enumerate(waiting) if link(line).seq == self.next_seq), None)
 
-    def _taken(self, segment: Segment, line: bytes) -> dict[str, Any]:
+    def _take_line(self, segment: Segment, line: bytes) -> dict[str, Any]:
         found = link(line)
         if found.prev != self.head:
             raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
@@ -703,7 +703,7 @@ class DiskRunLog:
             return ()
         try:
             with translated("end", self.path):
-                return self._leave() if self._writing and self._folder.is_usable else ()
+                return self._leave_run() if self._writing and self._folder.is_usable else ()
         except StorageError as error:
             if error.kind != "deleted":  # a run that is gone has no end to be written
                 raise
@@ -711,7 +711,7 @@ class DiskRunLog:
         finally:
             self.release()
 
-    def _leave(self) -> tuple[Writer, ...]:
+    def _leave_run(self) -> tuple[Writer, ...]:
         self.sync()
         fd = self._segments["routing"].fd
         with translated("look at", self.path):

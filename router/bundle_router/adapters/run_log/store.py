@@ -156,9 +156,9 @@ class DiskRunStore:
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         with translated("make the run directory", str(self._runs / run_id)):
-            return self._created(run_id, header, catalog)
+            return self._create_run(run_id, header, catalog)
 
-    def _created(self, run_id: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+    def _create_run(self, run_id: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
         self._check_place()
         while True:
             log = None

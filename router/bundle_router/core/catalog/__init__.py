@@ -203,26 +203,26 @@ class Catalog:
         """Return the canonical form as JSON values: lists of objects, never objects keyed by ids."""
         return {
             "schema": "bundle-router.catalog/1",
-            "servers": [_canonical(server) for server in self.servers.values()],
-            "bundles": [_canonical(bundle) for bundle in self.bundles.values()],
-            "routes": [_canonical(route) for route in self.routes],
-            "policies": [_canonical(policy) for policy in self.policies],
-            "settings": _canonical(self.settings),
+            "servers": [_canonical_value(server) for server in self.servers.values()],
+            "bundles": [_canonical_value(bundle) for bundle in self.bundles.values()],
+            "routes": [_canonical_value(route) for route in self.routes],
+            "policies": [_canonical_value(policy) for policy in self.policies],
+            "settings": _canonical_value(self.settings),
             "local": self.local.model_dump(mode="json"),
-            "cards": [_canonical(card) for card in self.cards.values()],
+            "cards": [_canonical_value(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }
 
 
-def _canonical(value: Any) -> Any:
+def _canonical_value(value: Any) -> Any:
     """Return the value as `dataclasses.asdict` has it, without `ADDED` fields at their default."""
     if isinstance(value, tuple):
-        return tuple(_canonical(item) for item in value)
+        return tuple(_canonical_value(item) for item in value)
     if not is_dataclass(value):
         return value
     added = getattr(value, "ADDED", ())
     return {
-        item.name: _canonical(getattr(value, item.name))
+        item.name: _canonical_value(getattr(value, item.name))
         for item in fields(value)
         if not (item.name in added and getattr(value, item.name) == item.default)
     }

@@ -69,7 +69,7 @@ class BundleResolver:
         flats: dict[str, _Flat] = {}
         total = 0
         for entry in self._composition_order():
-            flat = self._own(entry)
+            flat = self._flatten_own(entry)
             for part in self._parts(entry):
                 if part in flats:
                     flat.absorb(flats[part])
@@ -80,7 +80,7 @@ class BundleResolver:
                 break
             flats[entry.name] = flat
         written = self._written.bundles
-        return {name: self._frozen(written[name], flats[name]) for name in written if name in flats}
+        return {name: self._freeze_bundle(written[name], flats[name]) for name in written if name in flats}
 
     def check_ids(self, entry: WrittenEntry[Any], key: str, ids: Sequence[str]) -> tuple[str, ...]:
         """Return the ids as they are called now; those that do not exist are reported and left out."""
@@ -141,7 +141,7 @@ class BundleResolver:
 
     # --- one bundle -------------------------------------------------------------------------------------------------
 
-    def _own(self, entry: BundleEntry) -> _Flat:
+    def _flatten_own(self, entry: BundleEntry) -> _Flat:
         bundle = entry.value
         flat = _Flat(effects=set(bundle.effects), env=set(bundle.requires_env), binary=set(bundle.requires_binary))
         for index, ref in enumerate(bundle.tools):
@@ -196,9 +196,9 @@ class BundleResolver:
         if suggestion:
             self._report.about(entry, where, message, suggestion)
             return False
-        return self._exists(entry, where, ref)
+        return self._tool_exists(entry, where, ref)
 
-    def _exists(self, entry: BundleEntry, where: Path, ref: str) -> bool:
+    def _tool_exists(self, entry: BundleEntry, where: Path, ref: str) -> bool:
         name, _, tool = ref.partition(".")
         server = self._servers.get(name)
         if server is None:
@@ -241,7 +241,7 @@ class BundleResolver:
             message = f"{skill[:80]!r} is not a path under bundles/"
             self._report.about(entry, "skill", message, "such as 'repo/SKILL.md'")
 
-    def _frozen(self, entry: BundleEntry, flat: _Flat) -> Bundle:
+    def _freeze_bundle(self, entry: BundleEntry, flat: _Flat) -> Bundle:
         bundle = entry.value
         untrusted = sorted(name for name in flat.servers if self._servers[name].trust == "untrusted")
         trust: Trust = "untrusted" if untrusted else "trusted"

@@ -77,7 +77,7 @@ def read(file: ConfigFile, report: Report) -> FileContent:
             report.add(file, (key,), f"unknown key {key[:80]!r}", hint or known)
             continue
         entries = content.entries.setdefault(key, [])
-        for path, name, single in _singles(form, key, value, file, report):
+        for path, name, single in _single_entries(form, key, value, file, report):
             entry = _entry(form, key, single, WrittenEntry(file, path, name, None), report)
             if not entry.whole:
                 content.broken.setdefault(key, set()).add(name)
@@ -119,7 +119,7 @@ def _lower(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _singles(
+def _single_entries(
     form: type[Form], key: str, value: Any, file: ConfigFile, report: Report
 ) -> Iterator[tuple[Path, str, Any]]:
     """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or as it is."""
@@ -142,17 +142,17 @@ def _singles(
 
 def _entry(form: type[Form], key: str, single: Any, place: WrittenEntry[None], report: Report) -> WrittenEntry[Any]:
     try:
-        return _filled(place, getattr(form.model_validate({key: single}), key))
+        return _fill_entry(place, getattr(form.model_validate({key: single}), key))
     except ValidationError as error:
         _report(error, form, place, report)
         salvaged = _without_errors(single, place, error)
     try:
-        return replace(_filled(place, getattr(form.model_validate({key: salvaged}), key)), whole=False)
+        return replace(_fill_entry(place, getattr(form.model_validate({key: salvaged}), key)), whole=False)
     except ValidationError:
         return replace(place, whole=False)
 
 
-def _filled(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
+def _fill_entry(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
     """Return the entry with what its form says."""
     values = list(written.values()) if isinstance(written, dict) else written
     only = values[0] if isinstance(values, list) else values

@@ -86,10 +86,10 @@ def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
                 written = file.text[span[0] : span[1]]
                 yield _fix(file.text, f"{detail['loc'][-1]} is a list: [{written}]", *span, f"[{written}]")
             elif detail["type"] == "repeated":
-                yield from _repeated(file.text, positions, detail["loc"], detail["input"])
+                yield from _repeated_tables(file.text, positions, detail["loc"], detail["input"])
 
 
-def _repeated(text: str, positions: Positions, path: Path, items: list[Any]) -> Iterator[ConfigFix]:
+def _repeated_tables(text: str, positions: Positions, path: Path, items: list[Any]) -> Iterator[ConfigFix]:
     for index, item in enumerate(items):
         here, before = positions.span((*path, index)), positions.span((*path, index - 1))
         if item in items[:index] and here is not None and before is not None:

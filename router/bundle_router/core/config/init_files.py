@@ -56,26 +56,26 @@ def ignores_runs(gitignore: str) -> bool:
 
 def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
     """Path relative to the project's root → text. `shipped` maps the config files' names to their shipped texts."""
-    texts = {f"config/{name}": _overlaid(shipped[name], head) for name, head in _OVERLAID.items()}
-    texts |= {f"config/{name}": _headed(shipped[name], head) for name, head in _REPLACING.items()}
+    texts = {f"config/{name}": _overlay_head(shipped[name], head) for name, head in _OVERLAID.items()}
+    texts |= {f"config/{name}": _insert_head(shipped[name], head) for name, head in _REPLACING.items()}
     texts |= {f"config/{path}": text for path, text in schema_texts().items()}
     texts["bundles/README.md"] = _BUNDLES_README
     texts[".gitignore"] = _GITIGNORE
     return dict(sorted(texts.items()))
 
 
-def _headed(text: str, head: str) -> str:
+def _insert_head(text: str, head: str) -> str:
     """Return the text with `head` after its first line, which names the schema."""
     directive, _, rest = text.partition("\n")
     return f"{directive}\n{head}#\n{rest}"
 
 
-def _overlaid(text: str, head: str) -> str:
+def _overlay_head(text: str, head: str) -> str:
     directive, _, rest = text.partition("\n")
-    return f"{directive}\n{head}\n" + "\n".join(_commented(line) for line in rest.split("\n"))
+    return f"{directive}\n{head}\n" + "\n".join(_comment_out(line) for line in rest.split("\n"))
 
 
-def _commented(line: str) -> str:
+def _comment_out(line: str) -> str:
     """`  "x",` → `  #"x",`: behind the indentation, so that a comment without a space is always one of these."""
     code = line.lstrip()
     return line if not code or code.startswith("#") else f"{line[: len(line) - len(code)]}#{code}"

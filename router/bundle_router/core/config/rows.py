@@ -46,7 +46,7 @@ def _ask(entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleR
             hint = report.suggester.did_you_mean(pattern, resolver.ids)
             report.about(entry, ("ask", index), f"unknown bundle {pattern!r}", hint)
     elif resolver.complete and not any(matches(pattern, id_) for id_ in resolver.ids):
-        report.about(entry, ("ask", index), f"{pattern!r} matches no bundle", _some(resolver.ids))
+        report.about(entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids))
     return pattern
 
 
@@ -95,9 +95,9 @@ class _Targets:
         self._report = report
 
     def check(self, key: str, patterns: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self._one((key, index), pattern) for index, pattern in enumerate(patterns))
+        return tuple(self._check_pattern((key, index), pattern) for index, pattern in enumerate(patterns))
 
-    def _one(self, where: Path, pattern: str) -> str:
+    def _check_pattern(self, where: Path, pattern: str) -> str:
         kind, colon, rest = pattern.partition(":")
         if colon and (kind not in ("bundle", "tool") or not rest):
             hint = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
@@ -164,6 +164,6 @@ def _check_names(
         seen.add(name)
 
 
-def _some(names: Iterable[str]) -> str:
+def _list_some(names: Iterable[str]) -> str:
     shown = sorted(names)
     return f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}" if shown else "there are none"

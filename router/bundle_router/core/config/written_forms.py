@@ -142,20 +142,20 @@ def schema_texts() -> dict[str, str]:
 
 def schema(file: str) -> dict[str, Any]:
     """Return the schema of one config file."""
-    cleaned: dict[str, Any] = _cleaned(form_of(FILES[file]).model_json_schema(ref_template="#/definitions/{model}"))
+    cleaned: dict[str, Any] = _clean(form_of(FILES[file]).model_json_schema(ref_template="#/definitions/{model}"))
     if "$defs" in cleaned:
         cleaned["definitions"] = cleaned.pop("$defs")
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"Bundle Router: {file}", **cleaned}
 
 
-def _cleaned(node: Any) -> Any:
+def _clean(node: Any) -> Any:
     """Return the schema without null, which TOML has no word for, made-up titles, and draft-7 traps."""
     if isinstance(node, list):
-        return [_cleaned(item) for item in node]
+        return [_clean(item) for item in node]
     if not isinstance(node, dict):
         return node
     cleaned = {
-        key: {name: _cleaned(item) for name, item in value.items()} if key == "properties" else _cleaned(value)
+        key: {name: _clean(item) for name, item in value.items()} if key == "properties" else _clean(value)
         for key, value in node.items()
         if not (key == "title" and isinstance(value, str)) and not (key == "default" and value is None)
     }

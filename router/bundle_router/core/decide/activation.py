@@ -56,17 +56,17 @@ class Applied:
     evicted_tools: tuple[tuple[str, str], ...] = ()
 
 
-def _ordered(entries: Iterable[Entry]) -> Activation:
+def _order_entries(entries: Iterable[Entry]) -> Activation:
     return Activation(tuple(sorted(entries, key=lambda entry: entry.id)))
 
 
-def _tick(activation: Activation) -> int:
+def _next_tick(activation: Activation) -> int:
     return max((entry.used for entry in activation.entries), default=0) + 1
 
 
 def touch(activation: Activation, id_: str) -> Activation:
     """Return the activation after a tool of bundle `id_` was called. An id that is not in the set changes nothing."""
-    tick = _tick(activation)
+    tick = _next_tick(activation)
     if all(entry.id != id_ for entry in activation.entries):
         return activation
     return Activation(tuple(replace(e, used=tick) if e.id == id_ else e for e in activation.entries))
@@ -115,7 +115,7 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
-    tick, known = _tick(activation), {asked.name: asked for asked in entry.tools}
+    tick, known = _next_tick(activation), {asked.name: asked for asked in entry.tools}
     room = room_in(activation)
     for name in dict.fromkeys(tools):
         if name in known:
@@ -173,11 +173,11 @@ def renamed(activation: Activation, today: Callable[[str], str]) -> Activation:
     for entry in activation.entries:
         known = replace(entry, id=today(entry.id))
         other = merged.get(known.id)
-        merged[known.id] = known if other is None else _merged(other, known)
-    return _ordered(merged.values())
+        merged[known.id] = known if other is None else _merge_entries(other, known)
+    return _order_entries(merged.values())
 
 
-def _merged(one: Entry, other: Entry) -> Entry:
+def _merge_entries(one: Entry, other: Entry) -> Entry:
     better = one.origin in UNTRUSTED and other.origin not in UNTRUSTED
     tools = {tool.name: tool for tool in sorted((*one.tools, *other.tools), key=lambda tool: tool.used)}
     return Entry(
@@ -199,31 +199,31 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
 
     A bundle the catalog no longer knows is dropped silently, since there is nothing left to show.
     """
-    tick, place = _tick(activation), _next_place(activation)
+    tick, place = _next_tick(activation), _next_place(activation)
     entries = {
         entry.id: entry
-        for entry in _within(activation, cap)
+        for entry in _cap_asked_tools(activation, cap)
         if tools_of(entry.id) is not None and not is_unused_offer(entry)
     }
     for id_, reason in needed:
         known = entries.get(id_)
         used = 0 if reason == "shortlist" else tick
-        entries[id_] = Entry(id_, reason, used, False, place) if known is None else _used(known, reason, tick)
+        entries[id_] = Entry(id_, reason, used, False, place) if known is None else _use_again(known, reason, tick)
         place += known is None
 
     needs = {id_ for id_, _ in needed}
     mapped = {id_ for id_, reason in needed if reason not in UNTRUSTED}
-    visible = staying = _kept(entries, needs, tools_of, cap)
+    visible = staying = _kept_ids(entries, needs, tools_of, cap)
     if mapped != needs:
         trusted = {entry.id for entry in entries.values() if entry.origin not in UNTRUSTED}
-        unmoved = _kept(entries, mapped, tools_of, cap)
+        unmoved = _kept_ids(entries, mapped, tools_of, cap)
         staying = visible if visible & trusted == unmoved & trusted else unmoved
     if len(staying) == len(entries):
-        return Applied(_ordered(entries.values()), (), evicted_tools=_evicted_tools(activation, entries.values()))
+        return Applied(_order_entries(entries.values()), (), evicted_tools=_evicted_tools(activation, entries.values()))
     before = {entry.id for entry in activation.entries}
     return Applied(
-        _ordered(entry for entry in entries.values() if entry.id in staying),
-        tuple(entry.id for entry in _going(entries) if entry.id in before and entry.id not in staying),
+        _order_entries(entry for entry in entries.values() if entry.id in staying),
+        tuple(entry.id for entry in _eviction_order(entries) if entry.id in before and entry.id not in staying),
         frozenset(staying - visible),
         _evicted_tools(activation, (entry for entry in entries.values() if entry.id in staying)),
     )
@@ -249,7 +249,7 @@ def is_unused_offer(entry: Entry) -> bool:
     return entry.origin == "shortlist" and entry.used == 0
 
 
-def _used(known: Entry, reason: Reason, tick: int) -> Entry:
+def _use_again(known: Entry, reason: Reason, tick: int) -> Entry:
     """Return the entry of a bundle that a step needs again (rules 3 and 6)."""
     trusted = known.origin not in UNTRUSTED
     if reason == "shortlist":
@@ -261,33 +261,33 @@ def _used(known: Entry, reason: Reason, tick: int) -> Entry:
     return replace(known, used=tick, inherited=False, origin=known.origin if trusted else reason)
 
 
-def _going(entries: Mapping[str, Entry]) -> list[Entry]:
+def _eviction_order(entries: Mapping[str, Entry]) -> list[Entry]:
     """Return the entries in the order in which they go."""
     return sorted(entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id))
 
 
-def _kept(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
+def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
     """Return the ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
     kept = set(entries)
-    counts = Counter(chain.from_iterable(_counted(entry, tools_of) for entry in entries.values()))
+    counts = Counter(chain.from_iterable(_counted_tools(entry, tools_of) for entry in entries.values()))
     if len(counts) <= cap:
         return kept
-    for entry in _going(entries):
+    for entry in _eviction_order(entries):
         if len(counts) <= cap:
             break
         if entry.id not in fixed:
             kept.discard(entry.id)
-            counts.subtract(_counted(entry, tools_of))
+            counts.subtract(_counted_tools(entry, tools_of))
             counts = +counts
     return kept
 
 
-def _counted(entry: Entry, tools_of: ToolsOf) -> Set[str]:
+def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
     """Return tools of the entry that count; the router's own, whose names have no server, don't."""
     return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
 
 
-def _within(activation: Activation, cap: int) -> Iterator[Entry]:
+def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
     """Yield the entries with the `cap` tools that were asked for last."""
     if not any(entry.tools for entry in activation.entries):
         yield from activation.entries

@@ -52,7 +52,7 @@ def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str
     """Return why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is
     the hash of what the call asks."""
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
-    if (over := _over("step", "This step", spent, bounds)) is not None:
+    if (over := _exceeded_bound("step", "This step", spent, bounds)) is not None:
         return over
     if spent.repeats >= limits.repeated_calls and any(asked == earlier for earlier, _ in spent.recent):
         return "repeated_calls", (
@@ -65,14 +65,14 @@ def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str
 def over_total(limits: CallLimits, run: Totals, tree: Totals | None) -> tuple[str, str] | None:
     """Return why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
     bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
-    over = _over("run", "This run", run, bounds)
+    over = _exceeded_bound("run", "This run", run, bounds)
     if over is not None or tree is None:
         return over
     bounds = limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree
-    return _over("tree", "This run and those it belongs with", tree, bounds)
+    return _exceeded_bound("tree", "This run and those it belongs with", tree, bounds)
 
 
-def _over(
+def _exceeded_bound(
     what: str, who: str, spent: Totals, bounds: tuple[int | None, int | None, float | None]
 ) -> tuple[str, str] | None:
     calls, size, seconds = bounds

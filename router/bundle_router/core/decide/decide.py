@@ -116,14 +116,14 @@ def settle(
     ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
     selection = _Selection(answer, failure, answer.model, search, nothing=not ids)
     if not ids:
-        return _concluded(question, selection)
+        return _conclude_with(question, selection)
     picks = tuple(_Need(id_, answer.reason, selection.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
     beside = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
     picks += tuple(_Need(id_, "shortlist", "search ranks it, and the model may be wrong") for id_ in beside)
     settling = _Settling(question.route, answer.source, picks, selection)
-    return _settled(question.catalog, question.facts, question.activation, question.step, settling)
+    return _build_decision(question.catalog, question.facts, question.activation, question.step, settling)
 
 
 def give_up(
@@ -134,7 +134,7 @@ def give_up(
     `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
     degraded.
     """
-    return _concluded(question, _Selection(None, failure, model, search))
+    return _conclude_with(question, _Selection(None, failure, model, search))
 
 
 # --- what was heard, and what it comes to ---------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class _Settling:
         return ""
 
 
-def _concluded(question: Question, selection: _Selection) -> Decision:
+def _conclude_with(question: Question, selection: _Selection) -> Decision:
     return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, selection)
 
 
@@ -228,10 +228,10 @@ def _unanswered(
     catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, selection: _Selection
 ) -> Decision:
     if route is not None and route.bundles:
-        return _settled(catalog, facts, activation, step, _Settling(route, "mapping", (), selection))
+        return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping", (), selection))
     needs = _default_needs(catalog)
     source: Source = "default" if needs else "none"
-    return _settled(catalog, facts, activation, step, _Settling(route, source, needs, selection))
+    return _build_decision(catalog, facts, activation, step, _Settling(route, source, needs, selection))
 
 
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
@@ -243,7 +243,7 @@ def _mapped(catalog: Catalog, facts: Facts, activation: Activation, step: Step, 
     """Return what a route alone decides. Of the step its address and budgets alone count, and of `used` alone what was
     used after what: so it is worked out once for all runs that come by here, unless tools were asked for or offered."""
     if any(entry.tools or entry.origin == "shortlist" for entry in activation.entries):
-        return _settled(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
+        return _build_decision(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
     last = max((entry.used for entry in activation.entries), default=0)
     rows = [(entry.id, entry.origin, last - entry.used, entry.inherited, entry.place) for entry in activation.entries]
     kept, key = indexes_of(catalog).mapped, (id(plan), step.max_bundles, step.max_tools, step.max_tokens, *rows)
@@ -251,14 +251,14 @@ def _mapped(catalog: Catalog, facts: Facts, activation: Activation, step: Step, 
     if found is None or found[0] is not plan or found[1] is not facts:
         if len(kept) >= _MAX_MAPPED:
             kept.clear()
-        settled = _settled(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
+        settled = _build_decision(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
         kept[key] = plan, facts, last, settled
         return settled
     later = [replace(entry, used=entry.used + last - found[2]) for entry in found[3].after.entries]
     return replace(found[3], before=activation, after=Activation(tuple(later)))
 
 
-def _settled(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
+def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
     settings = catalog.settings.activation
     before = sticky_set.renamed(activation, catalog.id_today) if catalog.aliases else activation
@@ -355,17 +355,17 @@ def _add_sticky(
             why = "it was offered at an earlier step, and nothing of it was used"
             shown.withhold(verdict, LeftOut(entry.id, "not_selected", why))
         elif why_none:
-            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_whence(entry)}"))
+            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"))
         elif how.closed is not None and entry.origin in sticky_set.UNTRUSTED:
             why = f"brought in by {entry.origin}; a route that does not ask ignores that"
             shown.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
         else:
             offered = entry.origin == "shortlist"
             reason: Reason = "inherited" if entry.inherited else "sticky"
-            shown.add(verdict, reason, f"{_whence(entry)} ({entry.origin})", offered=offered)
+            shown.add(verdict, reason, f"{_origin(entry)} ({entry.origin})", offered=offered)
 
 
-def _whence(entry: Entry) -> str:
+def _origin(entry: Entry) -> str:
     return "from the parent run" if entry.inherited else "from an earlier step"
 
 

@@ -116,14 +116,14 @@ class ConfigChecks:
         self._effect = _effect(ceiling, bundle)
 
     def on(self, target: str | None) -> CheckResults:
-        yield "disabled", self._disabled(target)
+        yield "disabled", self._why_disabled(target)
         yield "policy_denied", next((reason for denials in self._denials if (reason := denials.of(target))), None)
         yield "not_allowed", self._lack_of_allowance(target)
         yield "trust_too_low", self._low_trust(target)
         yield "effect_not_allowed", self._effect
-        yield "allowlist_required", self._unlisted(target)
+        yield "allowlist_required", self._why_unlisted(target)
 
-    def _disabled(self, target: str | None) -> str | None:
+    def _why_disabled(self, target: str | None) -> str | None:
         if not self._bundle.enabled:
             return "the bundle is disabled"
         return None if target is None else _server_disabled(self._catalog, target)
@@ -147,7 +147,7 @@ class ConfigChecks:
         server = self._catalog.servers.get(target.partition(".")[0]) if target is not None else None
         return self._bundle.trust if server is None else server.trust
 
-    def _unlisted(self, target: str | None) -> str | None:
+    def _why_unlisted(self, target: str | None) -> str | None:
         """Return why a glob is refused: config knew its server as trusted, and since then it is not."""
         if target is None or not is_glob(target) or self._trust(target) == "trusted":
             return None
@@ -206,7 +206,7 @@ def _missing_capability(facts: Facts, bundle: Bundle) -> str | None:
     return None
 
 
-def _unavailable(facts: Facts, target: str) -> str | None:
+def _why_unavailable(facts: Facts, target: str) -> str | None:
     name = target.partition(".")[0]
     for server, why in facts.unavailable:
         if server == name:
@@ -214,7 +214,7 @@ def _unavailable(facts: Facts, target: str) -> str | None:
     return None
 
 
-def _drift(facts: Facts, target: str) -> str | None:
+def _why_drifted(facts: Facts, target: str) -> str | None:
     server, _, short = target.partition(".")
     if (server, WHOLE_SERVER) in facts.drifted:
         return f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
@@ -223,8 +223,8 @@ def _drift(facts: Facts, target: str) -> str | None:
 
 def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResults:
     yield "capability_missing", _missing_capability(facts, bundle)
-    yield "pin_drift", None if target is None else _drift(facts, target)
-    yield "server_unavailable", None if target is None else _unavailable(facts, target)
+    yield "pin_drift", None if target is None else _why_drifted(facts, target)
+    yield "server_unavailable", None if target is None else _why_unavailable(facts, target)
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
     """Return the verdict as far as config alone decides it. Depends on the catalog alone."""
     tests = ConfigChecks(catalog, ceiling, bundle)
     if bundle.tools or bundle.patterns:
-        return _judged(bundle, bundle.tools, bundle.patterns, (), tests.on)
+        return _judge_tools(bundle, bundle.tools, bundle.patterns, (), tests.on)
     failure = _first_failure(tests.on(None))
     return BundleVerdict(bundle.id) if failure is None else BundleVerdict(bundle.id, (), (), *failure)
 
@@ -259,7 +259,7 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
             return BundleVerdict(bundle.id, (), verdict.refused, "capability_missing", missing)
     if not (facts.unavailable or facts.drifted) or not (verdict.tools or verdict.patterns):
         return verdict
-    judged = _judged(
+    judged = _judge_tools(
         bundle, verdict.tools, verdict.patterns, verdict.refused, lambda target: _fact_checks(facts, bundle, target)
     )
     return verdict if len(judged.refused) == len(verdict.refused) else judged
@@ -275,7 +275,7 @@ def _first_failure(tests: Iterable[tuple[Code, str | None]]) -> tuple[Code, str]
     return next(((code, wrong) for code, wrong in tests if wrong is not None), None)
 
 
-def _judged(
+def _judge_tools(
     bundle: Bundle,
     tools: tuple[str, ...],
     patterns: tuple[str, ...],

@@ -32,7 +32,7 @@ def admitted(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
         failed = Reply(failure="internal", model=reply.model)
         reply = failed if _is_sound(failed) else Reply(failure="internal")
     if redact is not None:
-        reply = _redacted(reply, redact)
+        reply = _redact_reply(reply, redact)
     return reply if reply.answer is None else replace(reply, answer=_each_once(reply.answer))
 
 
@@ -95,7 +95,7 @@ def ranked(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(best.values())
 
 
-def _redacted(reply: Reply, redact: Callable[[str], str]) -> Reply:
+def _redact_reply(reply: Reply, redact: Callable[[str], str]) -> Reply:
     return replace(
         reply,
         answer=None if reply.answer is None else _redacted_answer(reply.answer, redact),

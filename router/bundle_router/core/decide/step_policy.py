@@ -72,12 +72,12 @@ class _Reader:
         if is_glob(name):
             return None
         if kind == "tool":
-            return None if self._is_tool(name) else self._unknown("tool", name, self._catalog.tool_names)
+            return None if self._is_tool(name) else self._unknown_sentence("tool", name, self._catalog.tool_names)
         if self._catalog.bundle(name) is not None:
             return None
         if self._is_tool(name):
             return f"{pattern!r} is a tool, not a bundle: write 'tool:{name}'"
-        return self._unknown("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
+        return self._unknown_sentence("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
 
     def _is_tool(self, name: str) -> bool:
         """Return whether the catalog knows the tool, or a bundle holds whatever a server has under such names."""
@@ -87,7 +87,7 @@ class _Reader:
     def _open(self) -> tuple[str, ...]:
         return tuple({glob for bundle in self._catalog.bundles.values() for glob in bundle.patterns})
 
-    def _unknown(self, noun: str, name: str, known: Set[str]) -> str:
+    def _unknown_sentence(self, noun: str, name: str, known: Set[str]) -> str:
         self._suggestions -= 1
         nearest = self._suggester.nearest(name, sorted(known)) if self._suggestions >= 0 else None
         return f"unknown {noun} {name!r}" + (f" (did you mean {nearest!r}?)" if nearest else "")

@@ -74,7 +74,7 @@ class Breaker:
                 return Breaker(self.terms, epoch=self.epoch + 1)
             return replace(self, errors=0) if end == "answered" and self.errors else self
         if end == "grave" or ticket.probe or self.errors + 1 >= self.terms.errors_in_a_row:
-            return self._opened(now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0))
+            return self._open_breaker(now_ns, max(retry_after_s or 0.0, self.terms.grave_s if end == "grave" else 0.0))
         return replace(self, errors=self.errors + 1)
 
     def release(self, ticket: Ticket) -> Breaker:
@@ -85,7 +85,7 @@ class Breaker:
         """Return seconds until a probe is let through; 0 when closed or due."""
         return max(0.0, ((self.open_until_ns or now_ns) - now_ns) / 1e9)
 
-    def _opened(self, now_ns: int, asked_s: float) -> Breaker:
+    def _open_breaker(self, now_ns: int, asked_s: float) -> Breaker:
         terms = self.terms
         own_s = min(terms.base_s * terms.growth ** min(self.openings, 16), terms.max_open_s)
         until = now_ns + int(max(own_s, min(asked_s, terms.max_asked_s)) * 1e9)

@@ -136,13 +136,13 @@ def fit_logistic(
                 bent, scaled = bend[at], curve * value
                 for place in range(at + 1):
                     bent[place] += scaled * row[place]
-        fitted = list(map(sub, fitted, _solved(bend, slope)))
+        fitted = list(map(sub, fitted, _solve_positive(bend, slope)))
     plain = [value / scale for value, scale in zip(fitted[1:], scales, strict=True)]
     bias = fitted[0] - sum(map(mul, plain, means))
     return Logistic(round(bias, 4), tuple((name, round(slope, 4)) for name, slope in zip(names, plain, strict=True)))
 
 
-def _solved(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
     """Of a symmetric positive system of equations, given by its lower half (Cholesky)."""
     root: list[list[float]] = []
     half: list[float] = []

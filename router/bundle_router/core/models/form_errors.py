@@ -67,7 +67,7 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind == "extra_forbidden":
         name = str(path[-1])
         known = known_keys(form, path[:-1])
-        hint = suggester.did_you_mean(name, known) or _unquoted(path, value, known)
+        hint = suggester.did_you_mean(name, known) or _unquoted_hint(path, value, known)
         return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."
@@ -103,7 +103,7 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
     return ""
 
 
-def _unquoted(path: tuple[str | int, ...], value: Any, known: tuple[str, ...]) -> str:
+def _unquoted_hint(path: tuple[str | int, ...], value: Any, known: tuple[str, ...]) -> str:
     """Return what to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
     if len(path) != 3 or path[0] != "bundles":
         return ""
@@ -130,7 +130,7 @@ def known_keys(form: type[BaseModel], path: tuple[str | int, ...]) -> tuple[str,
             if not inner:
                 return ()
             annotation = inner[-1]
-        annotation = _bare(annotation)
+        annotation = _bare_annotation(annotation)
     return tuple(annotation.model_fields) if _is_form(annotation) else ()
 
 
@@ -138,7 +138,7 @@ def _is_form(annotation: Any) -> bool:
     return isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel)
 
 
-def _bare(annotation: Any) -> Any:
+def _bare_annotation(annotation: Any) -> Any:
     while get_origin(annotation) in (Annotated, Union, types.UnionType):
         annotation = next(item for item in get_args(annotation) if item is not type(None))
     return annotation

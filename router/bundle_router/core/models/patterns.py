@@ -19,7 +19,7 @@ def is_glob(pattern: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
@@ -27,7 +27,7 @@ def matches(pattern: str, name: str) -> bool:
     """Return whether the name, or glob, `pattern` covers all of `name`."""
     if not is_glob(pattern):
         return pattern == name
-    return pattern == "*" or _compiled(pattern).match(name) is not None
+    return pattern == "*" or _compile_pattern(pattern).match(name) is not None
 
 
 def first_match(patterns: Iterable[str], name: str) -> str | None:

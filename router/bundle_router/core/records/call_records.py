@@ -172,7 +172,7 @@ class CallFinished(_ToolCall):
         shaped = record.get("shaped")
         return cls(
             **cls._call_from(record),
-            **_ending(record),
+            **_ending_fields(record),
             shaped=ShapedSize.from_json(shaped) if shaped else None,
             joined=tuple((row["bundle"], row["tool"]) for row in record.get("joined", ())),
             ready_ms=record.get("ready_ms"),
@@ -215,7 +215,7 @@ class RequestPassed(_CallLine):
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises KeyError or TypeError for what is not one."""
         more = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
-        return cls(**cls._line_from(record), **_ending(record), **more)
+        return cls(**cls._line_from(record), **_ending_fields(record), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class SubRunOpened:
         return cls(**line, time=record.get("time", ""), seq=record.get("seq", -1))
 
 
-def _ending(record: Mapping[str, Any]) -> Json:
+def _ending_fields(record: Mapping[str, Any]) -> Json:
     """Return what the end of a call and of a request have in common."""
     spent = record.get("spent")
     return {

@@ -131,7 +131,7 @@ class RunFold:
     def _take_start(self, record: CallStarted, seq: int) -> None:
         self._open_calls.add(record.call_id)
         self._note_effect(record.decision_id, CallEffect(record.bundle, record.name))
-        self._begin(record.decision_id)
+        self._count_begin(record.decision_id)
         if record.key:
             self._calls[record.key] = KeyedCall(
                 seq, record.call_id, record.name, record.attempt, record.writer, record.arguments_digest
@@ -156,7 +156,7 @@ class RunFold:
         if branch is not None:
             branch.calls.append(effect)
 
-    def _begin(self, decision_id: str) -> None:
+    def _count_begin(self, decision_id: str) -> None:
         address = self._addresses.get(decision_id)
         if address is not None:
             self._spent[address] = budgets.begun(self._spent.get(address, _NOTHING))
@@ -165,10 +165,10 @@ class RunFold:
     def _count(self, record: CallFinished | RequestPassed, *, began: bool, spent: Totals | None = None) -> None:
         """Count the end of a call; `began`: its beginning too, which has no record of its own."""
         if began:
-            self._begin(record.decision_id)
+            self._count_begin(record.decision_id)
         address = self._addresses.get(record.decision_id)
         if address is not None:
-            self._spent[address] = spent or _ended(self._spent.get(address, _NOTHING), record)
+            self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
         self.run_spent = budgets.added(self.run_spent, record.original_bytes, record.elapsed_ms)
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:
@@ -176,7 +176,7 @@ class RunFold:
         spent = self.spent(record.decision_id)
         if not _is_counted(record):
             return spent
-        return _ended(spent if record.call_id in self._open_calls else budgets.begun(spent), record)
+        return _add_end(spent if record.call_id in self._open_calls else budgets.begun(spent), record)
 
     # --- where it stands -------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ def _is_counted(record: CallFinished | RequestPassed) -> bool:
     return record.outcome != "budget" and not only_asked
 
 
-def _ended(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
+def _add_end(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
     """Return what has been spent after a call that began has come to the end that a record tells of."""
     if isinstance(record, RequestPassed) and record.method.endswith("/list"):
         return budgets.added(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back

@@ -124,7 +124,7 @@ class RunRows:
         votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
         for at, (bundle, needed) in enumerate(votes, position):
             key = {"run_id": self._run_id, "seq": seq, "position": at, "bundle": bundle, "needed": needed}
-            yield "labels", _picked("labels", key, label)
+            yield "labels", _pick_columns("labels", key, label)
 
     def _note_decision(self, record: Mapping[str, Any]) -> None:
         seq, decision_id = record.get("seq"), record.get("decision_id")
@@ -142,7 +142,7 @@ class RunRows:
             "arguments": record.get("arguments") or started.get("arguments"),
             "flags": " ".join(map(str, flags)) if isinstance(flags, list | tuple) and flags else None,
         }
-        return _picked("calls", added, record, shaped)
+        return _pick_columns("calls", added, record, shaped)
 
 
 def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
@@ -169,7 +169,7 @@ def fitted(value: Any, kind: Kind) -> Any:
     return float(value) if kind == "real" else value if isinstance(value, int) else None
 
 
-def _picked(table: Table, *sources: Mapping[str, Any]) -> Row:
+def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
     """Return the table's columns from the first source that has them."""
     return {
         name: fitted(next((s[name] for s in sources if s.get(name) is not None), None), kind)
@@ -179,12 +179,12 @@ def _picked(table: Table, *sources: Mapping[str, Any]) -> Row:
 
 def run_row(stated: Mapping[str, Any]) -> Row:
     """Return the row of a run with what is stated of it; the rest is counted from the other tables."""
-    return _picked("runs", stated)
+    return _pick_columns("runs", stated)
 
 
 def exposure_row(stated: Mapping[str, Any]) -> Row:
     """Return one row of what was shown."""
-    return _picked("exposures", stated)
+    return _pick_columns("exposures", stated)
 
 
 def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -220,7 +220,7 @@ def _decision(record: Mapping[str, Any]) -> Row:
     }
     plain = {name: value for name, value in record.items() if name not in ("step", "exposure", *counted)}
     step = {name: value for name, value in step.items() if name not in ("labels", "constraints")}
-    return _picked("decisions", counted, plain, step, _object(record, "exposure"))
+    return _pick_columns("decisions", counted, plain, step, _object(record, "exposure"))
 
 
 def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
@@ -231,10 +231,10 @@ def _bundles(record: Mapping[str, Any]) -> Iterator[Row]:
     ]
     left_out = [{**row, "bundle": row.get("id"), "shown": False} for row in _objects(record, "left_out")]
     for position, row in enumerate([*shown, *left_out]):
-        yield _picked("bundles", {**key, "position": position}, row)
+        yield _pick_columns("bundles", {**key, "position": position}, row)
 
 
 def _artifacts(record: Mapping[str, Any]) -> Iterator[Row]:
     key = {"run_id": record.get("run_id"), "seq": record.get("seq")}
     for position, row in enumerate(_objects(record, "artifacts")):
-        yield _picked("artifacts", {**key, "position": position}, row)
+        yield _pick_columns("artifacts", {**key, "position": position}, row)

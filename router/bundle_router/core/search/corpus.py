@@ -66,7 +66,7 @@ def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts
     """Return the texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has
     read."""
     tools = {
-        name: _tool(card, _standing(catalog, card, name in reviewed))
+        name: _tool(card, _standing_of(catalog, card, name in reviewed))
         for name, card in catalog.cards.items()
         if card.server in catalog.servers and catalog.servers[card.server].enabled
     }
@@ -94,7 +94,7 @@ class Changes:
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyse what is new or other alone: tools, bundles, and bundles with such tools."""
     was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
-    old, new = _placed(before), _placed(after)
+    old, new = _place_documents(before), _place_documents(after)
     touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}
     bundles = {bundle.id: bundle for bundle in before.bundles}
     stale = [row for row in after.bundles if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)]
@@ -110,7 +110,7 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     return Changes(tuple(add), tuple(remove))
 
 
-def _placed(texts: Texts) -> set[tuple[SearchCollection, str]]:
+def _place_documents(texts: Texts) -> set[tuple[SearchCollection, str]]:
     """Return where the tools' documents stand."""
     ranks_tools = outline_of(texts).ranks_tools
     return {(name, tool.id) for tool in texts.tools for name in collections_of(tool, ranks_tools)}
@@ -121,7 +121,7 @@ def outline_of(texts: Texts) -> Corpus:
     return outline(texts.bundles, texts.tools)
 
 
-def _standing(catalog: Catalog, card: Card, reviewed: bool) -> Standing:
+def _standing_of(catalog: Catalog, card: Card, reviewed: bool) -> Standing:
     server = catalog.servers[card.server]
     if not reviewed and (server.traits.is_remote or server.trust != "trusted"):
         return "unread"
@@ -143,15 +143,15 @@ def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
     """Return what of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
     short = step.model_copy(
         update={
-            "goal": _plain(step.goal, MAX_GOAL),
-            "constraints": tuple(_plain(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
+            "goal": _plain_text(step.goal, MAX_GOAL),
+            "constraints": tuple(_plain_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
         }
     )
-    was = tuple(replace(item, goal=_plain(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
+    was = tuple(replace(item, goal=_plain_text(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
     return Request.of(short, was)
 
 
-def _plain(text: str, limit: int) -> str:
+def _plain_text(text: str, limit: int) -> str:
     """Normalise before the second cut: one character can stand for eighteen. Line ends separate wishes."""
     short = unicodedata.normalize("NFKC", text[:limit])[:limit]
     return "\n".join(" ".join(line.split()) for line in short.splitlines())

@@ -203,7 +203,7 @@ def bounded(labels: Sequence[Label]) -> list[Label]:
 
 def in_order(labels: Iterable[Label]) -> list[Label]:
     """In an order that does not depend on theirs: that of the examples made of them."""
-    return sorted(labels, key=lambda label: (_shuffled(0, label.run + "\0" + label.text), label.ids))
+    return sorted(labels, key=lambda label: (_salted_digest(0, label.run + "\0" + label.text), label.ids))
 
 
 def past_texts(labels: Sequence[Label]) -> list[PastText]:
@@ -238,7 +238,7 @@ def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: fl
     sums: dict[str, dict[str, float]] = {}
     known: set[str] = set()
     for number in range(PASSES):
-        for position in sorted(range(len(examples)), key=lambda i: _shuffled(number, str(i))):
+        for position in sorted(range(len(examples)), key=lambda i: _salted_digest(number, str(i))):
             _learn_one(examples[position], weights, known, trust)
         for name, row in weights.items():
             total = sums.setdefault(name, {})
@@ -279,7 +279,7 @@ def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: se
                 row[id_] = row.get(id_, 0.0) + by * value
 
 
-def _shuffled(salt: int, text: str) -> bytes:
+def _salted_digest(salt: int, text: str) -> bytes:
     return sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).digest()[:8]
 
 

@@ -116,14 +116,14 @@ class Search:
         server."""
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
-        scores = self._pulled(request, found, bundles, memories)
+        scores = self._pull(request, found, bundles, memories)
         features = self._features(request, memories.tools)
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
         for tool, learned in (memories.tools.scores(features) if memories.tools is not None else {}).items():
             own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
         ranked = order(with_memory(scores, memories.tools, features, read), k)
         first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
-        return (*first, *self._unread(request, permitted & self.corpus.unread))[:k]
+        return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
         """Return what a memory of bundles is learned on top of: their relative scores without any."""
@@ -132,7 +132,7 @@ class Search:
     def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
         """Return what a memory of tools is learned on top of: the same of the bundles' tools."""
         found = self._find(request, self._scope(bundles), tools=True)
-        return best_is_one(self._pulled(request, found, bundles, NO_MEMORIES), KEPT)
+        return best_is_one(self._pull(request, found, bundles, NO_MEMORIES), KEPT)
 
     def recall(
         self, request: Request, permitted: frozenset[str], recollection: Recollection | None
@@ -186,13 +186,13 @@ class Search:
     def _find(self, request: Request, scope: SearchScope, *, tools: bool) -> _Found:
         w = self.weights
         wish, quoted = split_quotes(request.text)
-        terms = self._respelt(self.analyzer.terms(wish), tools)
+        terms = self._respell(self.analyzer.terms(wish), tools)
         need = w.coverage * min(1.0, w.short_request / max(len(terms.stems), 1)) ** 2
         context = "\n".join((request.context, quoted, *(step.goal for step in request.recent[:1])))
         hints = self.analyzer.terms(context) if context.strip() else NO_TERMS
         passes = self._passes
         full = passes.of(terms, scope, tools, hints, need)
-        wishes = [self._respelt(clause, tools) for clause in self.analyzer.clauses(wish)]
+        wishes = [self._respell(clause, tools) for clause in self.analyzer.clauses(wish)]
         parts = passes.of_wishes(wishes, scope, tools) if wishes else []
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
@@ -208,7 +208,7 @@ class Search:
         self._add_history(bundles, request, scope)
         return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools)
 
-    def _respelt(self, terms: Terms, tools: bool = False) -> Terms:
+    def _respell(self, terms: Terms, tools: bool = False) -> Terms:
         """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which
         words are known is for bundles a matter of what ranks these alone; `tools`: for tools."""
         among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
@@ -254,7 +254,7 @@ class Search:
                     scores[id_] = scores.get(id_, 0.0) + weight / len(step.bundle_ids)
             weight *= self.weights.history_decay
 
-    def _pulled(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
+    def _pull(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
         """Return the scores of tools with what they gain from their bundles, as these are ranked by themselves."""
         memory = memories.bundles
         votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
@@ -267,7 +267,7 @@ class Search:
             for tool, score in found.tools.items()
         }
 
-    def _unread(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
+    def _unread_ids(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
         if not permitted:
             return []
         weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
@@ -298,7 +298,7 @@ class Search:
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
         full = found.full
-        total = full.asked if found.whole else self._passes.asked(self._respelt(self.analyzer.terms(request.text)))
+        total = full.asked if found.whole else self._passes.asked(self._respell(self.analyzer.terms(request.text)))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused) if scores]
         agreeing = sum(votes_of.get(first.id, 0.0) >= max(votes_of.values()) for votes_of in votes)

@@ -93,9 +93,9 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     use = SearchUse("novel", "", thresholds_version(settings), cut=cut, evidence=evidence, ranked=ranked)
     may = (row.id for row in ranking.scored if may_be_offered(catalog, catalog.bundles[row.id]))
     shortlist = tuple(itertools.islice(may, settings.max_shortlist))
-    why = _novel(evidence, settings, ranking)
+    why = _why_novel(evidence, settings, ranking)
     if why:
-        return Judgement(_concluded(use, "novel", why), (), None, shortlist)
+        return Judgement(_with_verdict(use, "novel", why), (), None, shortlist)
     plausible = [catalog.bundles[row.id] for row in ranking.scored if row.score >= cut]
     first, calibration = plausible[0], _in_force(settings)
     probability = round(Logistic(calibration.bias, calibration.weights)(asdict(evidence)), 6)
@@ -103,7 +103,7 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     use = replace(use, probability=probability, threshold=threshold)
     why = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
-        return Judgement(_concluded(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,))
+        return Judgement(_with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,))
     why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
     refused = _no_union(catalog, step, plausible, settings)
     if not refused and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold:
@@ -111,11 +111,11 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     if not refused:
         ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
         why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
-        return Judgement(_concluded(use, "union", why), ids)
+        return Judgement(_with_verdict(use, "union", why), ids)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
     why += f"; not shown on a guess, since {refused}" if is_harmless(first) else ""
-    return Judgement(_concluded(use, "ambiguous", why), (), stand_in, shortlist)
+    return Judgement(_with_verdict(use, "ambiguous", why), (), stand_in, shortlist)
 
 
 def is_harmless(bundle: Bundle) -> bool:
@@ -129,7 +129,7 @@ def _in_force(settings: SearchSettings) -> Calibration:
     return calibration if calibration is not None and calibration.labels >= MIN_LABELS else SHIPPED
 
 
-def _novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -> str:
+def _why_novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -> str:
     if not ranking.scored:
         return "search found no bundle that any word of the step speaks for"
     if evidence.remembered >= REMEMBERED:
@@ -188,5 +188,5 @@ def _tokens(catalog: Catalog, bundles: Iterable[Bundle]) -> int | None:
     return sum(catalog.cards[tool].tokens for tool in tools)
 
 
-def _concluded(use: SearchUse, verdict: Verdict, why: str) -> SearchUse:
+def _with_verdict(use: SearchUse, verdict: Verdict, why: str) -> SearchUse:
     return replace(use, verdict=verdict, why=why)

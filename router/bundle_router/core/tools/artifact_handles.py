@@ -82,7 +82,7 @@ def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
 
 def filled(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
     """Return a copy of the arguments with other texts at these places."""
-    copy: dict[str, Any] = _replaced(arguments, (), texts)
+    copy: dict[str, Any] = _replace_handles(arguments, (), texts)
     return copy
 
 
@@ -110,14 +110,14 @@ def _walk(value: Any, schema: Any, root: Mapping[str, Any], place: tuple[str | i
             yield Handle(place, found[1], want)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _walk(inner, _either(_property(shape, key) for shape in shapes), root, (*place, key))
+            yield from _walk(inner, _join_alternatives(_property(shape, key) for shape in shapes), root, (*place, key))
     elif isinstance(value, list):
-        items = _either(shape.get("items") for shape in shapes)
+        items = _join_alternatives(shape.get("items") for shape in shapes)
         for index, inner in enumerate(value):
             yield from _walk(inner, items, root, (*place, index))
 
 
-def _either(parts: Iterable[Any]) -> dict[str, Any]:
+def _join_alternatives(parts: Iterable[Any]) -> dict[str, Any]:
     return {"anyOf": [part for part in parts if isinstance(part, Mapping)]}
 
 
@@ -164,11 +164,11 @@ def _may_be_text(shape: Mapping[str, Any]) -> bool:
     return types == "string" or (isinstance(types, list) and "string" in types)
 
 
-def _replaced(value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]) -> Any:
+def _replace_handles(value: Any, place: tuple[str | int, ...], texts: Mapping[tuple[str | int, ...], str]) -> Any:
     if place in texts:
         return texts[place]
     if isinstance(value, Mapping):
-        return {key: _replaced(inner, (*place, key), texts) for key, inner in value.items()}
+        return {key: _replace_handles(inner, (*place, key), texts) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_replaced(inner, (*place, index), texts) for index, inner in enumerate(value)]
+        return [_replace_handles(inner, (*place, index), texts) for index, inner in enumerate(value)]
     return value

@@ -40,8 +40,8 @@ def parse_skill(path: str, text: str) -> Skill:
     fallback = parts[-2] if len(parts) > 1 else path.removesuffix(".md")
     return Skill(
         path,
-        _one(keys.get("name")) or fallback,
-        _one(keys.get("description")),
+        _only_value(keys.get("name")) or fallback,
+        _only_value(keys.get("description")),
         tuple(dict.fromkeys(keys.get("tools", ())))[:MAX_TOOLS],
         body,
     )
@@ -56,21 +56,21 @@ def _keys(head: str) -> dict[str, list[str]]:
         if key is not None and not line[:1].isspace():
             value = key["value"].strip()
             is_list = key["key"] == "tools"
-            current = found.setdefault(key["key"], _listed(value) if is_list else [value])
+            current = found.setdefault(key["key"], _list_items(value) if is_list else [value])
         elif item is not None:
-            current.append(_bare(item["value"]))
+            current.append(_unquote_value(item["value"]))
     return found
 
 
-def _listed(value: str) -> list[str]:
+def _list_items(value: str) -> list[str]:
     inner = value.removeprefix("[").removesuffix("]")
-    return [name for part in inner.split(",") if (name := _bare(part))]
+    return [name for part in inner.split(",") if (name := _unquote_value(part))]
 
 
-def _one(values: list[str] | None) -> str:
-    return _bare(" ".join(values).strip())[:MAX_LINE] if values else ""
+def _only_value(values: list[str] | None) -> str:
+    return _unquote_value(" ".join(values).strip())[:MAX_LINE] if values else ""
 
 
-def _bare(value: str) -> str:
+def _unquote_value(value: str) -> str:
     value = value.strip()
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value

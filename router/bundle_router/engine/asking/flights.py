@@ -46,7 +46,7 @@ class Flights(Generic[T]):
             flight = self._flying.get(key)
             if flight is None:
                 flight = self._flying[key] = _Flight()
-                flight.task = self._loop.submit(self._fly(key, flight, work))
+                flight.task = self._loop.submit(self._run_flight(key, flight, work))
             flight.waiters.append(waiter)
         try:
             async with asyncio.timeout(within_s):
@@ -67,7 +67,7 @@ class Flights(Generic[T]):
                     if flight.task is not None:
                         flight.task.cancel()
 
-    async def _fly(self, key: str, flight: _Flight[T], work: Work[T]) -> None:
+    async def _run_flight(self, key: str, flight: _Flight[T], work: Work[T]) -> None:
         landed: T | None = None
         try:
             landed = await work()

@@ -54,18 +54,18 @@ class Turns:
     def begin(self) -> Turn | None:
         """Return the first call of a question: the best model whose breaker lets it through, or None."""
         self._budget = self._budget.deposit()
-        return self._from(0)
+        return self._turn_from(0)
 
     def again(self, after: Turn, *, same_model: bool) -> Turn | None:
         """Return the second call: the same model if it may (a re-ask), else the next one. None when there is none, or
         when second calls have been too many lately."""
         budget = self._budget.take()
-        turn = self._from(after.place if same_model else after.place + 1) if budget is not None else None
+        turn = self._turn_from(after.place if same_model else after.place + 1) if budget is not None else None
         if turn is not None and budget is not None:
             self._budget = budget
         return turn
 
-    def _from(self, first: int) -> Turn | None:
+    def _turn_from(self, first: int) -> Turn | None:
         now = self._clock.monotonic_ns()
         for place in range(first, len(self._models)):
             self._breakers[place], ticket = self._breakers[place].admit(now)
@@ -155,8 +155,8 @@ class ModelSelector:
             reply = await self._select(question, recent)
         except Exception as error:  # noqa: BLE001 - rule 3: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "model.broke", error=error)
-            reply = self._failed("internal", "")
-        return _timed(reply, (self._clock.monotonic_ns() - started) / 1e6)
+            reply = self._failed_reply("internal", "")
+        return _time_reply(reply, (self._clock.monotonic_ns() - started) / 1e6)
 
     async def warm_up(self) -> Readiness:
         """Load what calls need, and wait for it (seconds). Contacts nobody."""
@@ -197,13 +197,13 @@ class ModelSelector:
             return _from_kept(kept, put.key)
         if self._client.readiness != "ready":
             self._begin_warm_up()
-            return self._failed("not_ready", put.key)
+            return self._failed_reply("not_ready", put.key)
         try:
             within_s = self._settings.deadline_s + GRACE_S
-            reply = await self._flights.join(put.key, lambda: self._fly(put), within_s=within_s)
+            reply = await self._flights.join(put.key, lambda: self._ask_in_turn(put), within_s=within_s)
         except TimeoutError:
-            return self._failed("timeout", put.key)
-        return reply if reply is not None else self._failed("internal", put.key)
+            return self._failed_reply("timeout", put.key)
+        return reply if reply is not None else self._failed_reply("internal", put.key)
 
     def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
         step = question.step
@@ -236,12 +236,12 @@ class ModelSelector:
 
     # --- on the loop thread ----------------------------------------------------------------------------------------
 
-    async def _fly(self, put: _Put) -> Reply:
+    async def _ask_in_turn(self, put: _Put) -> Reply:
         try:
             return await self._ask(put)
         except Exception as error:  # noqa: BLE001 - rule 3, for the part that runs on the loop thread
             self._diagnostics.event("error", "model.broke", error=error)
-            return self._failed("internal", put.key)
+            return self._failed_reply("internal", put.key)
 
     async def _ask(self, put: _Put) -> Reply:
         """Ask, within the deadline, and keep a success."""
@@ -253,9 +253,9 @@ class ModelSelector:
         correction: Correction | None = None
         while True:
             reply, choice = await self._call(put, turn, correction, until)
-            use = _added(use, turn, reply)
+            use = _add_use(use, turn, reply)
             if choice is not None:
-                return await self._succeeded(put, use, choice)
+                return await self._succeed(put, use, choice)
             self._diagnostics.event("info", "model.failed", model=turn.model.name, failure=reply.failure)
             if use.attempts >= 2 or reply.failure == "timeout":
                 return Reply(failure=reply.failure, model=use)
@@ -293,7 +293,7 @@ class ModelSelector:
                 self._turns.release(turn)
         return reply, choice
 
-    async def _succeeded(self, put: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
+    async def _succeed(self, put: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
         kept = CachedAnswer(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
         self._memory.put(put.key, kept)
         if self._memory.has_store:
@@ -306,11 +306,11 @@ class ModelSelector:
         )
         return Reply(answer=answer, model=answer.model)
 
-    def _failed(self, failure: Failure, key: str) -> Reply:
+    def _failed_reply(self, failure: Failure, key: str) -> Reply:
         return Reply(failure=failure, model=ModelUse(self._models[0].name, PROMPT_VERSION, key, failure=failure))
 
 
-def _added(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
+def _add_use(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
     """Return what the question has cost so far, and its last answer."""
     return replace(
         use,
@@ -330,7 +330,7 @@ def _from_kept(kept: CachedAnswer, key: str) -> Reply:
     return Reply(answer=answer, model=use)
 
 
-def _timed(reply: Reply, elapsed_ms: float) -> Reply:
+def _time_reply(reply: Reply, elapsed_ms: float) -> Reply:
     """Return the reply with the time this caller waited."""
     use = replace(reply.model, elapsed_ms=round(elapsed_ms, 3)) if reply.model is not None else None
     answer = replace(reply.answer, model=use) if reply.answer is not None else None

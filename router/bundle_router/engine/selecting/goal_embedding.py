@@ -76,7 +76,7 @@ class Meanings:
         from bundle_router.core.search.meaning import passage  # loaded when an embedder is asked
 
         text = passage(goal)
-        making = self._begun(catalog)
+        making = self._begin_vectors(catalog)
         vectors = making.made
         if vectors is None:
             return GoalVector("circuit_open" if making.done.is_set() else "not_ready")
@@ -85,11 +85,11 @@ class Meanings:
             if known is not None:
                 self._goals.move_to_end(text)
                 return GoalVector("used", known, vectors)
-        return self._asked(text, vectors)
+        return self._embed_goal(text, vectors)
 
     def warm_up(self, catalog: Catalog) -> bool:
         """Wait until the catalog's vectors are made, or could not be. Return whether all of them are."""
-        making = self._begun(catalog)
+        making = self._begin_vectors(catalog)
         making.done.wait()
         return making.whole
 
@@ -99,13 +99,13 @@ class Meanings:
 
     # --- goals -----------------------------------------------------------------------------------------------------
 
-    def _asked(self, text: str, vectors: Vectors) -> GoalVector:
+    def _embed_goal(self, text: str, vectors: Vectors) -> GoalVector:
         from bundle_router.core.search.meaning import fault_in
 
-        ticket = self._admitted()
+        ticket = self._admit_request()
         if ticket is None:
             return GoalVector("circuit_open")
-        reply = self._safely(lambda: self._embedder.embed((text,), timeout_s=self._deadline_s))
+        reply = self._ask_safely(lambda: self._embedder.embed((text,), timeout_s=self._deadline_s))
         if reply.failure is None and (fault := fault_in(reply.vectors, 1, vectors.dimension)):
             reply = Embedding(failure="invalid_output", detail=fault)
         self._settle(ticket, reply)
@@ -118,7 +118,7 @@ class Meanings:
                 self._goals.popitem(last=False)
         return GoalVector("used", reply.vectors[0], vectors)
 
-    def _safely(self, ask: Callable[[], Embedding]) -> Embedding:
+    def _ask_safely(self, ask: Callable[[], Embedding]) -> Embedding:
         try:
             return ask()
         except Exception as error:  # noqa: BLE001 - rule 1: whatever an embedder's library raises, the step goes on
@@ -127,13 +127,13 @@ class Meanings:
 
     # --- catalogs --------------------------------------------------------------------------------------------------
 
-    def _begun(self, catalog: Catalog) -> _Making:
+    def _begin_vectors(self, catalog: Catalog) -> _Making:
         """Return the catalog's vectors, begun if need be; begun anew when the breaker lets a failed one try again."""
         with self._lock:
             known = self._catalogs.get(catalog.revision)
             if known is not None and (not known.done.is_set() or known.whole):
                 return known
-        ticket = self._admitted()
+        ticket = self._admit_request()
         with self._lock:
             current = self._catalogs.get(catalog.revision)
             if current is not known and current is not None:
@@ -172,7 +172,7 @@ class Meanings:
 
     # --- the breaker -----------------------------------------------------------------------------------------------
 
-    def _admitted(self) -> Ticket | None:
+    def _admit_request(self) -> Ticket | None:
         with self._lock:
             self._breaker, ticket = self._breaker.admit(self._clock.monotonic_ns())
             return ticket

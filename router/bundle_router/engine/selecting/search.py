@@ -92,7 +92,7 @@ class SearchSelector:
     def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
         """Return the search of a catalog, and the text's vector where there is one in time. Blocks."""
         search = self.search_for(catalog)
-        understood = self._understood(catalog, text) if search is not None else None
+        understood = self._understand_goal(catalog, text) if search is not None else None
         if search is None or understood is None or understood.vector is None:
             return search, None
         return self._with_vectors(catalog, search, understood.vectors), understood.vector
@@ -119,13 +119,13 @@ class SearchSelector:
             if search is None:
                 return NOT_THERE
             request = request_of(question.step, recent)
-            understood = self._understood(question.catalog, request.text)
+            understood = self._understand_goal(question.catalog, request.text)
             if understood is not None and understood.vector is not None:
                 search = self._with_vectors(question.catalog, search, understood.vectors)
                 request = replace(request, vector=understood.vector)
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judged = judge(question.catalog, question.step, ranking)
-            found = self._found(judged, search.index.revision, understood)
+            found = self._build_result(judged, search.index.revision, understood)
             if found.reply.answer is not None:
                 return found
             for_model = _for_model(question, [row.id for row in ranking.scored], search.corpus.silent)
@@ -143,7 +143,7 @@ class SearchSelector:
                     self._made.popitem(last=False)
             return self._made[catalog.revision]
 
-    def _understood(self, catalog: Catalog, goal: str) -> GoalVector | None:
+    def _understand_goal(self, catalog: Catalog, goal: str) -> GoalVector | None:
         return self._meanings.understand(catalog, goal) if self._meanings is not None else None
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
@@ -173,7 +173,7 @@ class SearchSelector:
             self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
             return None
 
-    def _found(self, judged: Judgement, index: str, understood: GoalVector | None) -> SearchResult:
+    def _build_result(self, judged: Judgement, index: str, understood: GoalVector | None) -> SearchResult:
         heard = understood.heard if understood is not None else None
         use = replace(judged.use, embeddings=heard, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None

@@ -57,9 +57,9 @@ class StagedSelector:
                 if found.reply.answer is not None:
                     return _in_place_of(failed, found, found.reply.answer)
             elif stage == "model" and self.model is not None:
-                reply = await self.model.select(_narrowed(question, found), recent)
+                reply = await self.model.select(_narrow_question(question, found), recent)
                 if reply.answer is not None:
-                    return _with_search(self._offering(reply, reply.answer, found), found)
+                    return _with_search(self._offer_shortlist(reply, reply.answer, found), found)
                 failed = reply
             elif stage == "shortlist" and self.search is not None:
                 found = found or await self.search.find(question, recent)
@@ -69,7 +69,7 @@ class StagedSelector:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
 
-    def _offering(self, reply: Reply, answer: Answer, found: SearchResult | None) -> Reply:
+    def _offer_shortlist(self, reply: Reply, answer: Answer, found: SearchResult | None) -> Reply:
         """Return the model's reply with the shortlist beside its picks (rule 4)."""
         listed = found.shortlist.ids if found is not None and found.shortlist is not None else ()
         if not answer.ids or "shortlist" not in self._order:
@@ -105,7 +105,7 @@ class StagedSelector:
             await asyncio.to_thread(self.search.close)
 
 
-def _narrowed(question: Question, found: SearchResult | None) -> Question:
+def _narrow_question(question: Question, found: SearchResult | None) -> Question:
     """Return the question about what search leaves of the candidates."""
     ids = found.for_model if found is not None else ()
     return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))

@@ -35,7 +35,7 @@ class MovedValues:
         self.referred.update(_FOREIGN.findall(value))
         if ":-" in value and text != value:
             self.notes.append(f"{server}: what {path} falls back to was left out: set its variable")
-        text = _INPUT.sub(lambda match: self._asked(match[1], path), text)
+        text = _INPUT.sub(lambda match: self._ask_for_variable(match[1], path), text)
         if not _is_secret(name, text):
             return text
         scheme = _SCHEME.fullmatch(text)
@@ -44,7 +44,7 @@ class MovedValues:
         self.notes.append(f"set {variable} to the value that stands at {path}")
         return f"{scheme[1] if scheme else ''}${{{variable}}}"
 
-    def _asked(self, input_id: str, path: str) -> str:
+    def _ask_for_variable(self, input_id: str, path: str) -> str:
         variable = self._variable(input_id, "input", f"${{input:{input_id}}}")
         self.notes.append(f"set {variable}: {path} asks for it when it starts")
         return f"${{{variable}}}"

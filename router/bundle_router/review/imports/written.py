@@ -101,7 +101,7 @@ class _Writing:
             how = "give it in a header, then switch it on"
             self.note(name, f"its address held a credential, which was taken out: {how}")
         pairs = self._pairs(name, foreign, foreign.headers, "headers", _HEADER)
-        return [*lines, *self._rest(foreign, off=bool(cut)), *_table(f"servers.{name}.headers", pairs)]
+        return [*lines, *self._common_lines(foreign, off=bool(cut)), *_table(f"servers.{name}.headers", pairs)]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
         command, given = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
@@ -126,9 +126,9 @@ class _Writing:
             self.note(name, f"the project's folder is '.' here, {where}")
         self.note(name, "is started as a child process, which needs --development")
         pairs = self._pairs(name, foreign, foreign.env, "env", _VARIABLE)
-        return [*lines, *self._rest(foreign, off=bool(secret)), *_table(f"servers.{name}.env", pairs)]
+        return [*lines, *self._common_lines(foreign, off=bool(secret)), *_table(f"servers.{name}.env", pairs)]
 
-    def _rest(self, foreign: ForeignServer, *, off: bool) -> list[str]:
+    def _common_lines(self, foreign: ForeignServer, *, off: bool) -> list[str]:
         lines = ['trust = "untrusted"']
         if off or not foreign.enabled:
             lines.append("enabled = false")

@@ -103,12 +103,12 @@ def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | No
     if wrong < MIN_WRONG:
         why = f"search was wrong {wrong} times, too seldom to learn what that looks like ({MIN_WRONG} are needed)"
         return CalibrationFit(None, why, labels, 0)
-    before = _settled(rows, [catalog] * len(rows))
-    folds = [_under(catalog, fit_rows([row for row in rows if _fold(row) != fold])) for fold in range(FOLDS)]
+    before = _settled_share(rows, [catalog] * len(rows))
+    folds = [_with_calibration(catalog, fit_rows([row for row in rows if _fold(row) != fold])) for fold in range(FOLDS)]
     under = [folds[_fold(row)] for row in rows]
-    after = _settled(rows, under)
+    after = _settled_share(rows, under)
     by_effect = tuple(
-        (effect, _settled(*_only(rows, under, catalog, writes=effect == "write"))) for effect in ("read", "write")
+        (effect, _settled_share(*_only(rows, under, catalog, writes=effect == "write"))) for effect in ("read", "write")
     )
     area = auroc([row.right for row in rows], [_probability(row, c) for row, c in zip(rows, under, strict=True)])
     fitted = CalibrationFit(fit_rows(rows), "", labels, 0, True, before, after, by_effect, area)
@@ -171,7 +171,7 @@ def _weights(steps: Sequence[LabelledStep]) -> list[float]:
     return [min(1.0, RUN_WEIGHT / number[step.past.run_id]) for step in steps]
 
 
-def _settled(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShare:
+def _settled_share(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShare:
     enough = wrong = unions = unions_wrong = 0
     for row, catalog in zip(rows, under, strict=True):
         judged = judge(catalog, row.step.past.step, row.ranking)
@@ -205,7 +205,7 @@ def _threshold(catalog: Catalog, effect: str) -> float:
     return search.write_threshold if effect == "write" else search.read_threshold
 
 
-def _under(catalog: Catalog, calibration: Calibration) -> Catalog:
+def _with_calibration(catalog: Catalog, calibration: Calibration) -> Catalog:
     """Return the catalog with this calibration in force. A fold holds fewer labels than the whole that is proposed."""
     settings = catalog.settings
     counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))

@@ -100,21 +100,21 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
         return MemoryFit(None, why, enough, replay, Quality(), Quality())
     older, newest = (_tool_labels(part) for part in hold_back(steps))
     if len(newest) < MIN_HELD_BACK:
-        return MemoryFit(replay.memory, _gain(replay), True, replay, Quality(), Quality())
+        return MemoryFit(replay.memory, _describe_gain(replay), True, replay, Quality(), Quality())
     earlier = relearned(replay.memory, bounded(older), search, base)
     before = _quality([(order(base[label]), label.ids) for label in newest])
     features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
     after = _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
     if after.mean < before.mean - ROUNDING:
         return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
-    return MemoryFit(replay.memory, _gain(replay), True, replay, before, after)
+    return MemoryFit(replay.memory, _describe_gain(replay), True, replay, before, after)
 
 
 def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
     return [label for step in steps if (label := step.tool_label) is not None]
 
 
-def _gain(replay: Fit) -> str:
+def _describe_gain(replay: Fit) -> str:
     return f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
 
 
@@ -177,7 +177,7 @@ def _fit_words(steps: Sequence[LabelledStep], replay: Fit, held: _Held) -> Memor
     after = held.quality(replay.memory)
     if after.mean < before.mean - ROUNDING:
         return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
-    return MemoryFit(replay.memory, _gain(replay), True, replay, before, after)
+    return MemoryFit(replay.memory, _describe_gain(replay), True, replay, before, after)
 
 
 def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:

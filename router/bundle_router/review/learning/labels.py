@@ -101,7 +101,7 @@ def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], curre
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
     for step in past:
-        labelled = _labelled(step, catalogs.get(step.catalog_revision), current, counts)
+        labelled = _label_step(step, catalogs.get(step.catalog_revision), current, counts)
         if labelled is not None:
             by_run[step.run_id].append(labelled)
     runs = sorted(by_run.values(), key=lambda steps: (steps[0].past.time, steps[0].past.run_id))
@@ -117,7 +117,7 @@ def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], curre
     )
 
 
-def _labelled(past: PastStep, then: Catalog | None, now: Catalog, counts: Counter[str]) -> LabelledStep | None:
+def _label_step(past: PastStep, then: Catalog | None, now: Catalog, counts: Counter[str]) -> LabelledStep | None:
     claims = list(_claims(past, then))
     if not claims:
         return None
@@ -181,27 +181,27 @@ def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
             places[id_][kind].append(at)
     counted: defaultdict[int, set[str]] = defaultdict(set)
     for id_, by_kind in places.items():
-        for at in _counting(by_kind, len(steps)):
+        for at in _counted_steps(by_kind, len(steps)):
             counted[at].add(id_)
     kept = [
         LabelledStep(s.past, s.needed, frozenset(counted[at]), s.permitted) for at, s in enumerate(steps) if counted[at]
     ]
-    return _spread(kept, RUN_STEPS)
+    return _spread_evenly(kept, RUN_STEPS)
 
 
-def _counting(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
+def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
     """Return the steps of a run at which a bundle counts, the most trustworthy words first."""
     times = sum(map(len, by_kind.values()))
     habit = steps >= MIN_EVERYWHERE and times > EVERYWHERE * steps
-    kept = _spread(by_kind.get("corrected", []), QUOTAS["corrected"])
+    kept = _spread_evenly(by_kind.get("corrected", []), QUOTAS["corrected"])
     for kind in KINDS[1:]:
         quota = 1 if habit else QUOTAS[kind]
         room = (1 if habit else PER_RUN) - len(kept)
-        kept += _spread(by_kind.get(kind, []), max(0, min(quota, room)))
+        kept += _spread_evenly(by_kind.get(kind, []), max(0, min(quota, room)))
     return kept
 
 
-def _spread(items: Sequence[T], number: int) -> list[T]:
+def _spread_evenly(items: Sequence[T], number: int) -> list[T]:
     """So many of the items at most, spread evenly over all of them."""
     if len(items) <= number:
         return list(items)

@@ -45,8 +45,8 @@ class LearnedValues:
 
     def fitted_to(self, catalog: Catalog) -> LearnedValues:
         """Without what the memories know about bundles and tools that are gone or no longer what they were."""
-        memory, known = _kept(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
-        tools, known_tools = _kept(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
+        memory, known = _keep(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
+        tools, known_tools = _keep(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
         if memory is self.memory and tools is self.tools:
             return self
         return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
@@ -65,7 +65,7 @@ NOTHING: Final = LearnedValues()
 Known = tuple[tuple[str, str], ...]
 
 
-def _kept(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[Memory | None, Known]:
+def _keep(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[Memory | None, Known]:
     """Of a memory, what it knows about that is now what it was then."""
     same = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
     if memory is None or len(same) == len(known):

@@ -102,8 +102,8 @@ def propose(
 ) -> Proposals:
     """Return all that the logs suggest. Without a search, no examples."""
     return Proposals(
-        tuple(_routes(past, current, after)),
-        tuple(_examples(labelled, search)) if search is not None else (),
+        tuple(_propose_routes(past, current, after)),
+        tuple(_propose_examples(labelled, search)) if search is not None else (),
         tuple(_trims(past, catalogs, current)),
     )
 
@@ -111,7 +111,7 @@ def propose(
 # --- routes --------------------------------------------------------------------------------------------------------
 
 
-def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[RouteProposal]:
+def _propose_routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[RouteProposal]:
     answered: defaultdict[Address, list[PastStep]] = defaultdict(list)
     calls = any(step.called for step in past)
     for step in past:
@@ -120,7 +120,7 @@ def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[
     for address, steps in sorted(answered.items()):
         if any(is_glob(name) or not name.isprintable() for name in address):
             continue
-        counted = _capped(steps)
+        counted = _cap_steps(steps)
         totals = Counter(frozenset(step.picks or ()) for step in counted)
         best, same = min(totals.items(), key=lambda item: (-item[1], sorted(item[0])))
         settled = [step for step in steps if frozenset(step.picks or ()) == best]
@@ -134,7 +134,7 @@ def _routes(past: Sequence[PastStep], current: Catalog, after: int) -> Iterator[
             yield RouteProposal(*address, bundles, len(steps), len(settled), runs, used, cost)
 
 
-def _capped(steps: Iterable[PastStep]) -> list[PastStep]:
+def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
     counts: Counter[str] = Counter()
     kept = []
     for step in steps:
@@ -173,7 +173,7 @@ class _Kind:
     missed: defaultdict[str, dict[str, int | None]]
 
 
-def _examples(labelled: Sequence[LabelledStep], search: Search) -> Iterator[ExampleProposal]:
+def _propose_examples(labelled: Sequence[LabelledStep], search: Search) -> Iterator[ExampleProposal]:
     found: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
     for kind in _kinds(labelled, search):
         total = len(set().union(*kind.runs.values()))

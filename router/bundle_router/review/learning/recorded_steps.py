@@ -99,7 +99,7 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepL
             recent.append(RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids)))
         elif isinstance(record, CallFinished) and record.decision_id in opened:
             _add_call(opened[record.decision_id], record)
-    spoken = _spoken(corrections)
+    spoken = _spoken_labels(corrections)
     return [_close(entry, *spoken.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
 
 
@@ -110,7 +110,7 @@ def _add_call(entry: _Open, record: CallFinished) -> None:
         entry.missed[record.name] = None
 
 
-def _spoken(corrections: Sequence[StepLabel]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+def _spoken_labels(corrections: Sequence[StepLabel]) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     votes: dict[str, dict[str, bool]] = {}
     for correction in corrections:
         row = votes.setdefault(correction.decision_id, {})

@@ -33,7 +33,7 @@ _Group = tuple[str, ...]
 """The names of the policies that cover an address. Addresses of one group can't be told apart by policy."""
 
 
-def _samples(rows: Iterable[AddressedRow], field: str) -> set[str]:
+def _sample_words(rows: Iterable[AddressedRow], field: str) -> set[str]:
     written = {name for row in rows for name in getattr(row, field)}
     return {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in written}
 
@@ -50,8 +50,8 @@ class Reach:
         self._groups: dict[Address, _Group] = {}
         self._tools: dict[tuple[object, ...], Set[str]] = {}
         self._looks = MAX_LOOKS
-        self._samples = [sorted({*_samples(self._rows, field), _STRANGER}) for field in _FIELDS]
-        workflows, roles, steps = self._samples
+        self._sample_words = [sorted({*_sample_words(self._rows, field), _STRANGER}) for field in _FIELDS]
+        workflows, roles, steps = self._sample_words
         count = len(workflows) * len(roles) * len(steps)
         self.complete = count <= MAX_ADDRESSES and count * len(self._rows) <= MAX_COVERED
         for address in product(workflows, roles, steps) if self.complete else ():
@@ -104,14 +104,14 @@ class Reach:
         return self._verdicts[key]
 
     def _addresses_of(self, row: AddressedRow) -> Iterator[Address]:
-        pairs = zip(_FIELDS, self._samples, strict=True)
-        workflows, roles, steps = (_matching(getattr(row, field), samples) for field, samples in pairs)
+        pairs = zip(_FIELDS, self._sample_words, strict=True)
+        workflows, roles, steps = (_matching_samples(getattr(row, field), samples) for field, samples in pairs)
         for address in product(workflows, roles, steps):
             self._looks -= 1
             yield address
 
 
-def _matching(names: tuple[str, ...], samples: list[str]) -> list[str]:
+def _matching_samples(names: tuple[str, ...], samples: list[str]) -> list[str]:
     """Return the sample words that a route's field covers. Words without globs need no looking for."""
     if not names:
         return samples

@@ -139,14 +139,14 @@ def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundl
     for number, policy in enumerate(catalog.policies):
         for index, pattern in enumerate(policy.deny):
             for glob in Targets.parse([pattern]).bundles:
-                for bundle in _covered(catalog, glob):
+                for bundle in _covered_bundles(catalog, glob):
                     for tool in bundle.tools:
                         yield from (
                             (number, index, bundle, tool, other) for other in holders[tool] if other is not bundle
                         )
 
 
-def _covered(catalog: Catalog, glob: str) -> Iterable[Bundle]:
+def _covered_bundles(catalog: Catalog, glob: str) -> Iterable[Bundle]:
     if is_glob(glob):
         return (bundle for bundle in catalog.bundles.values() if matches(glob, bundle.id))
     bundle = catalog.bundle(glob)

@@ -85,7 +85,7 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
         for masks, triples in _kinds_of_address(groups).items():
             for row in comparison.rows(masks, _example(groups, triples[0])):
                 rows.setdefault(row, set()).update(triples)
-    found = [replace(row, addresses=_merged(triples, groups)) for row, triples in rows.items()]
+    found = [replace(row, addresses=_merge_addresses(triples, groups)) for row, triples in rows.items()]
     found += everywhere(old, new, comparison.edits)
     return PrivilegeDiff(
         old_revision=old.revision,
@@ -131,17 +131,17 @@ def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[_Masks, lis
     workflows, roles, steps = groups
     pairs: dict[_Masks, list[tuple[int, int]]] = {}
     for (w, workflow), (r, role) in product(enumerate(workflows), enumerate(roles)):
-        pairs.setdefault(_both(workflow.masks, role.masks), []).append((w, r))
+        pairs.setdefault(_both_masks(workflow.masks, role.masks), []).append((w, r))
     kinds: dict[_Masks, list[_Triple]] = {}
     for masks, found in pairs.items():
         for s, step in enumerate(steps):
-            old_routes, old_policies, new_routes, new_policies = _both(masks, step.masks)
+            old_routes, old_policies, new_routes, new_policies = _both_masks(masks, step.masks)
             key = (old_routes & -old_routes, old_policies, new_routes & -new_routes, new_policies)
             kinds.setdefault(key, []).extend((w, r, s) for w, r in found)
     return kinds
 
 
-def _both(one: _Masks, other: _Masks) -> _Masks:
+def _both_masks(one: _Masks, other: _Masks) -> _Masks:
     return one[0] & other[0], one[1] & other[1], one[2] & other[2], one[3] & other[3]
 
 
@@ -150,7 +150,7 @@ def _example(groups: Sequence[Sequence[NameGroup]], triple: _Triple) -> Address:
     return groups[0][w].example, groups[1][r].example, groups[2][s].example
 
 
-def _merged(triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]) -> tuple[Addresses, ...]:
+def _merge_addresses(triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]) -> tuple[Addresses, ...]:
     """Return the addresses as few products: steps of one workflow and role together, then roles, then workflows."""
     steps: dict[tuple[int, int], set[int]] = {}
     for w, r, s in triples:
@@ -183,7 +183,7 @@ class _Comparison:
     def __init__(self, old: Catalog, new: Catalog, examples: Mapping[str, str]) -> None:
         self._old, self._new = GrantedTools(old), GrantedTools(new)
         self._labels = examples
-        self._pairs = list(_paired(old, new))
+        self._pairs = list(_pair_bundles(old, new))
         self.edits = config_edits(old, new)
         self._edited = {edit.place: edit for edit in self.edits}
         self._carried = {id_: edit for edit in self.edits for id_ in edit.carries}
@@ -194,14 +194,14 @@ class _Comparison:
         """Yield what differs at an address, with no address in it."""
         old = self._side(self._old, masks[0], masks[1], address)
         new = self._side(self._new, masks[2], masks[3], address)
-        held, differing = self._held(old, new)
+        held, differing = self._held_bundles(old, new)
         for number in sorted(differing | (held & self._unstable) if _same_route(old, new) else held):
             was, is_now = self._pairs[number]
             yield from self._one_way("widening", old, new, was, is_now)
             yield from self._one_way("narrowing", new, old, is_now, was)
-            yield from self._otherwise(old, new, was, is_now)
+            yield from self._other_rows(old, new, was, is_now)
 
-    def _held(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
+    def _held_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
         """Return the bundles of which either side permits anything, and those of which they permit other tools."""
         key = (old.policies, new.policies)
         found = self._met.get(key)
@@ -252,7 +252,7 @@ class _Comparison:
         if looser:
             yield self._row(kind, "can be denied as", looser, less, more, was, is_now)
 
-    def _otherwise(self, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None) -> Iterator[PrivilegeRow]:
+    def _other_rows(self, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None) -> Iterator[PrivilegeRow]:
         if was is None or is_now is None:
             return
         kept = old.tools(was) & new.tools(is_now)
@@ -286,11 +286,11 @@ class _Comparison:
             effects=is_now.effects,
             servers=tuple(sorted({tool.partition(".")[0] for tool in tools})),
             shown=tuple(sorted({mode_of(catalog, is_now, tool) for tool in tools})),
-            edits=tuple(self._blamed(aspect, old, new, first, then)),
+            edits=tuple(self._blame_edits(aspect, old, new, first, then)),
             note="" if was is None or was.id == is_now.id else f"renamed from {was.id!r}",
         )
 
-    def _blamed(
+    def _blame_edits(
         self, aspect: Aspect, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None
     ) -> Iterator[ConfigEdit]:
         """Yield the edits that bear on a bundle at an address."""
@@ -298,7 +298,7 @@ class _Comparison:
         for id_ in ids:
             yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
         if aspect == "may call":
-            names = dict.fromkeys(name for side in (old, new) for name in _covering(side))
+            names = dict.fromkeys(name for side in (old, new) for name in _covering_rows(side))
             yield from (edit for name in names if (edit := self._edited.get(("policy", name))) is not None)
             servers = dict.fromkeys(name for bundle in (was, is_now) if bundle is not None for name in bundle.servers)
             yield from (edit for name in servers if (edit := self._edited.get(("server", name))) is not None)
@@ -318,7 +318,7 @@ def _same_route(old: _Side, new: _Side) -> bool:
     return routes[0] == routes[1]
 
 
-def _covering(side: _Side) -> Iterator[str]:
+def _covering_rows(side: _Side) -> Iterator[str]:
     for index, row in enumerate(side.granted.catalog.policies):
         if side.policies >> index & 1:
             yield row.name
@@ -336,7 +336,7 @@ def _side_words(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: froze
     return side.reach(bundle) if tools & side.tools(bundle) else ""
 
 
-def _paired(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:
+def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:
     """Yield each bundle as it was and as it is: by its id, else by an old id that it kept."""
     left = {id_: bundle for id_, bundle in old.bundles.items() if id_ not in new.bundles}
     for id_, bundle in new.bundles.items():

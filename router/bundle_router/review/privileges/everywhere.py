@@ -127,13 +127,13 @@ def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privileg
             if item.name == "reuse":
                 shared = [tuple(tool for row in rows if row.across_runs for tool in row.tools)
                           for rows in (before, after)]  # fmt: skip
-                yield from _compared(f"{path}.reuse across runs", shared[0], shared[1], "gain", edits)
-                yield from _compared(f"{path}.reuse", before, after, "neutral", edits)
+                yield from _compare(f"{path}.reuse across runs", shared[0], shared[1], "gain", edits)
+                yield from _compare(f"{path}.reuse", before, after, "neutral", edits)
             elif item.name == "include":
                 every = [("*",) if names is None else names for names in (before, after)]
-                yield from _compared(f"{path}.include", every[0], every[1], "gain", edits)
+                yield from _compare(f"{path}.include", every[0], every[1], "gain", edits)
             elif item.name not in ("name", "env_names"):
-                yield from _compared(f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits)
+                yield from _compare(f"{path}.{item.name}", before, after, _SERVER.get(item.name, "replace"), edits)
 
 
 def _origin(server: Server | None) -> str:
@@ -146,14 +146,14 @@ def _settings(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privile
     before, after = setting_leaves(old.settings), setting_leaves(new.settings)
     for path in before:
         wider = _SETTINGS.get(path, "more" if path.startswith("limits.") else "replace")
-        yield from _compared(path, before[path], after[path], wider, _edits(by_place, "setting", path))
+        yield from _compare(path, before[path], after[path], wider, _edits(by_place, "setting", path))
 
 
 def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     edits = _edits(by_place, "local", "docs_hosts")
-    yield from _compared("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
+    yield from _compare("docs.hosts", old.local.docs_hosts, new.local.docs_hosts, "gain", edits)
     edits = _edits(by_place, "local", "hard_links")
-    yield from _compared("repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits)
+    yield from _compare("repo.hard_links", old.local.hard_links, new.local.hard_links, ("refuse", "allow"), edits)
     before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
     edits = _edits(by_place, "local", "binaries")
     for name in sorted({*before, *after}):
@@ -165,13 +165,13 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
             values = [getattr(rule, key) for rule in (was, is_now)]
             if key == "forms":
                 values = [tuple(encode(f.model_dump(mode="json", exclude_defaults=True)) for f in v) for v in values]
-            yield from _compared(f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits)
+            yield from _compare(f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits)
 
 
 def _bundle(old: Catalog, new: Catalog, was: Bundle, is_now: Bundle, edits: _Edits) -> Iterator[PrivilegeRow]:
     for name, wider in _BUNDLE.items():
         path = f'bundles."{was.id}".{name}'
-        yield from _compared(path, getattr(was, name), getattr(is_now, name), wider, edits, is_now)
+        yield from _compare(path, getattr(was, name), getattr(is_now, name), wider, edits, is_now)
     shown = {tool: (mode_of(old, was, tool), mode_of(new, is_now, tool)) for tool in was.tools if tool in is_now.tools}
     for before, after in sorted({pair for pair in shown.values() if pair[0] != pair[1]}):
         tools = tuple(tool for tool, pair in shown.items() if pair == (before, after))
@@ -180,7 +180,7 @@ def _bundle(old: Catalog, new: Catalog, was: Bundle, is_now: Bundle, edits: _Edi
         )
     before_text, after_text = (_skill(catalog, bundle) for catalog, bundle in ((old, was), (new, is_now)))
     if before_text != after_text and was.skill == is_now.skill:
-        yield from _compared(f'bundles."{was.id}".skill text', before_text, after_text, "neutral", edits, is_now)
+        yield from _compare(f'bundles."{was.id}".skill text', before_text, after_text, "neutral", edits, is_now)
 
 
 def _skill(catalog: Catalog, bundle: Bundle) -> str:
@@ -222,7 +222,7 @@ def _one_sided(path: str, before: str, after: str, edits: _Edits) -> Iterator[Pr
     yield PrivilegeRow(kind, "holds everywhere", path, before=before, after=after, edits=edits)
 
 
-def _compared(
+def _compare(
     path: str, before: Any, after: Any, wider: Wider, edits: _Edits, bundle: Bundle | None = None
 ) -> Iterator[PrivilegeRow]:
     """Yield the rows that a value's change comes to: one, or two where something is lost and something gained."""
@@ -282,7 +282,7 @@ def _rank(wider: Wider) -> Callable[[Any], float]:
 def _text(value: Any) -> str:
     if value is None:
         return "not set"
-    plain = value if isinstance(value, str) else ", ".join(value) if _is_words(value) else encode(_plain(value))
+    plain = value if isinstance(value, str) else ", ".join(value) if _is_words(value) else encode(_plain_json(value))
     return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
 
 
@@ -290,9 +290,9 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
     """Return a value of the catalog as JSON values."""
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     names = getattr(type(value), "__dataclass_fields__", None)
-    return {name: _plain(getattr(value, name)) for name in names} if names is not None else value
+    return {name: _plain_json(getattr(value, name)) for name in names} if names is not None else value

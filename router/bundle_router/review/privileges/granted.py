@@ -51,12 +51,12 @@ class GrantedTools:
         return found
 
     def _reach(self, route: Route | None, bundle: Bundle) -> Reach:
-        brought = self._brought(route, bundle)
+        brought = self._brought_by_address(route, bundle)
         if brought != "permitted" or not self.catalog.settings.activation.sticky or self._holds_back(route):
             return brought
         return "stays" if bundle.id in self.brought_somewhere else "permitted"
 
-    def _brought(self, route: Route | None, bundle: Bundle) -> Reach:
+    def _brought_by_address(self, route: Route | None, bundle: Bundle) -> Reach:
         """Return what the address itself brings."""
         names = {bundle.id, *bundle.aliases}
         if bundle.always or (route is not None and not names.isdisjoint(route.bundles)):
@@ -84,7 +84,7 @@ class GrantedTools:
         return frozenset(
             bundle.id
             for bundle in self.catalog.bundles.values()
-            if bundle.id in mapped or any(REACH_RANK[self._brought(route, bundle)] for route in asking)
+            if bundle.id in mapped or any(REACH_RANK[self._brought_by_address(route, bundle)] for route in asking)
         )
 
     def handles(self, bundle: Bundle, tool: str) -> frozenset[str]:
@@ -130,12 +130,12 @@ def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
     """Return the catalog in which servers list the example tools, so that the globs of bundles cover them."""
     tools = tuple(examples)
     bundles = {
-        bundle.id: replace(bundle, tools=tuple(sorted({*bundle.tools, *_covered(bundle, tools)})))
+        bundle.id: replace(bundle, tools=tuple(sorted({*bundle.tools, *_covered_tools(bundle, tools)})))
         for bundle in catalog.bundles.values()
         if bundle.patterns
     }
     return replace(catalog, bundles={**catalog.bundles, **bundles}) if bundles else catalog
 
 
-def _covered(bundle: Bundle, tools: Iterable[str]) -> Iterable[str]:
+def _covered_tools(bundle: Bundle, tools: Iterable[str]) -> Iterable[str]:
     return (tool for tool in tools if first_match(bundle.patterns, tool) is not None)

@@ -72,9 +72,9 @@ def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
     free = _free_char({char for name in exact for char in name} | set(literals))
-    node, states = 0, tuple(_closed(1, glob) for glob in globs)
+    node, states = 0, tuple(_close_stars(1, glob) for glob in globs)
     for char in prefix:
-        node, states = trie[node].get(char, -1) if node >= 0 else -1, _moved(states, globs, char)
+        node, states = trie[node].get(char, -1) if node >= 0 else -1, _move_states(states, globs, char)
     found: dict[frozenset[str], str] = {}
     seen = {(node, states)}
     layer = [(prefix, node, states)]
@@ -86,7 +86,7 @@ def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict
             chars = {*literals, free, *(trie[node] if node >= 0 else ())}
             for char in sorted(chars, key=lambda one: (one != free, one)):
                 to = trie[node].get(char, -1) if node >= 0 else -1
-                moved = _moved(states, globs, char)
+                moved = _move_states(states, globs, char)
                 name = text + char
                 covered = {glob for glob, state in zip(globs, moved, strict=True) if state >> len(glob) & 1}
                 if to in ends:
@@ -116,7 +116,7 @@ def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
     return nodes, ends
 
 
-def _closed(state: int, glob: str) -> int:
+def _close_stars(state: int, glob: str) -> int:
     """Return the set of positions (as bits) with those that a `*` may be passed over to."""
     for position, char in enumerate(glob):
         if char == "*" and state >> position & 1:
@@ -124,7 +124,7 @@ def _closed(state: int, glob: str) -> int:
     return state
 
 
-def _moved(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
+def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
     """Return where each glob may be after one more character."""
     moved = []
     for state, glob in zip(states, globs, strict=True):
@@ -135,7 +135,7 @@ def _moved(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[in
                     after |= 1 << position
                 elif wanted in ("?", char):
                     after |= 1 << (position + 1)
-        moved.append(_closed(after, glob))
+        moved.append(_close_stars(after, glob))
     return tuple(moved)
 
 

@@ -87,9 +87,9 @@ class Types:
                 for n, one in enumerate(schema["type"], 1)
             ]
             return self.union(wish, parts)
-        return self._typed(wish, schema, root, refs, trail)
+        return self._type_of(wish, schema, root, refs, trail)
 
-    def _typed(
+    def _type_of(
         self,
         wish: str,
         schema: Mapping[str, Any],

@@ -83,13 +83,13 @@ def _schemas() -> Json:
     for name in _LOCAL:
         result["properties"].pop(name)
     toolset["properties"]["digest"] = {"type": "string"}
-    _bound(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
+    _bound_step(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
     for name in ("Decision", "Result", "Toolset"):
         schemas[name]["required"] = sorted(schemas[name]["properties"])
-    return _reachable(schemas)
+    return _keep_reachable(schemas)
 
 
-def _bound(step: Json, policy: Json) -> None:
+def _bound_step(step: Json, policy: Json) -> None:
     """Say what the values check in code and pydantic's schema does not have."""
     run_id = {"type": "string", "pattern": f"^{RUN_ID.pattern}$"}
     step["run_id"] |= run_id
@@ -103,7 +103,7 @@ def _bound(step: Json, policy: Json) -> None:
     policy["allow"]["anyOf"][0]["items"] = policy["deny"]["items"] = pattern
 
 
-def _reachable(schemas: Json) -> Json:
+def _keep_reachable(schemas: Json) -> Json:
     """Without what nothing refers to any more."""
     found: set[str] = set()
     waiting = [value.__name__ for value, _ in _VALUES]

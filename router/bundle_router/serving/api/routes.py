@@ -114,11 +114,11 @@ class DecisionApi:
             ("GET", "/openapi.json", None, self._openapi),
         ]
         return [
-            Route(path, GuardedRoute(partial(self._guarded, path, scope, work)), methods=[method])
+            Route(path, GuardedRoute(partial(self._run_guarded, path, scope, work)), methods=[method])
             for method, path, scope, work in table
         ]
 
-    async def _guarded(self, route: str, needed: Scope | None, work: Work, request: Request) -> Response:
+    async def _run_guarded(self, route: str, needed: Scope | None, work: Work, request: Request) -> Response:
         """Do the work behind its checks: who asks, how long it takes, whether anybody still waits, what goes wrong."""
         began = time.perf_counter()
         caller: Caller = request.scope["user"]
@@ -151,7 +151,7 @@ class DecisionApi:
             step = step.model_copy(update={"principal": caller.principal})
             for run_id in (step.run_id, step.parent_run_id):
                 if run_id is not None:
-                    await self._own(caller, run_id, may_be_new=run_id == step.run_id)
+                    await self._refuse_foreign(caller, run_id, may_be_new=run_id == step.run_id)
         with self._idle.use(step.run_id):
             routing = self._router.route(step, messages=messages)
             decision = await self._telemetry.decision(routing, _traceparent(request))
@@ -252,10 +252,10 @@ class DecisionApi:
         run_id = str(request.path_params["run_id"])
         if RUN_ID.fullmatch(run_id) is None:
             raise RefusedRequest(_no_run(run_id))
-        await self._own(request.scope["user"], run_id)
+        await self._refuse_foreign(request.scope["user"], run_id)
         return run_id
 
-    async def _own(self, caller: Caller, run_id: str, *, may_be_new: bool = False) -> None:
+    async def _refuse_foreign(self, caller: Caller, run_id: str, *, may_be_new: bool = False) -> None:
         """Refuse a run of another principal as if it were not there."""
         if caller.principal:
             try:

@@ -88,7 +88,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
             on_notification=heard,
-            ask=None if is_modern(context) else _asking(context, loop),
+            ask=None if is_modern(context) else _ask_of(context, loop),
         )
         waiting.put_nowait(None)
         await asyncio.wait((telling,))
@@ -107,7 +107,7 @@ async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> Non
         await context.session.report_progress(params["progress"], params.get("total"), params.get("message"))
 
 
-def _asking(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
+def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
     """Return what asks the client of a request while that lasts, from any event loop."""
     asked = 0
 

@@ -95,7 +95,7 @@ class DirectPath:
     def _template(self, ok: bool) -> tuple[str, str]:
         """Return what stands before and behind the text in a result of text alone."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
-        whole = _dumped(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
+        whole = _dump_json(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
         before, _, behind = whole.partition(json.dumps(_TEXT))
         return before, behind
 
@@ -174,12 +174,12 @@ class DirectPath:
         watches: list[asyncio.Task[None]] = []
 
         def begin_watch() -> None:
-            watching = _watched(receive, stream, asking.cancel, self._ping_s)
+            watching = _watch_stream(receive, stream, asking.cancel, self._ping_s)
             watches.append(asyncio.create_task(watching, name="mcp-client-watch"))
 
         timer = asyncio.get_running_loop().call_later(WATCH_S, begin_watch)
         try:
-            status, body = await self._answered(request)
+            status, body = await self._answer_request(request)
         except asyncio.CancelledError:
             if watches and watches[0].done() and not asking.uncancel():
                 return  # the client went away: nobody is left to be answered
@@ -190,29 +190,29 @@ class DirectPath:
                 watch.cancel()
         await stream.end(status, body)
 
-    async def _answered(self, request: PlainRequest) -> tuple[int, bytes]:
+    async def _answer_request(self, request: PlainRequest) -> tuple[int, bytes]:
         try:
-            result = await (self._listed() if request.method == "tools/list" else self._called(request))
+            result = await (self._list_tools() if request.method == "tools/list" else self._call_tool(request))
         except Exception as error:  # noqa: BLE001 - the boundary to the client, with the SDK's own sentence for each
             answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=modern_error_data(error))
             status = ERROR_CODE_HTTP_STATUS.get(answer.error.code, 200)
-            return status, _dumped(answer.model_dump(mode="json", by_alias=True, exclude_none=True)).encode()
+            return status, _dump_json(answer.model_dump(mode="json", by_alias=True, exclude_none=True)).encode()
         return 200, f'{{"jsonrpc":"2.0","id":{json.dumps(request.id)},"result":{result}}}'.encode()
 
-    async def _listed(self) -> str:
+    async def _list_tools(self) -> str:
         listed = await self._answers.listed()
         if self._list is None or self._list[0] is not listed:
-            self._list = (listed, _dumped(self._form("tools/list", MODERN_PROTOCOL_VERSIONS[-1], listed)))
+            self._list = (listed, _dump_json(self._form("tools/list", MODERN_PROTOCOL_VERSIONS[-1], listed)))
         return self._list[1]
 
-    async def _called(self, request: PlainRequest) -> str:
+    async def _call_tool(self, request: PlainRequest) -> str:
         client = Client(capabilities=request.capabilities) if self._answers.passes() else None
         result = await self._answers.called(request.name, request.arguments, client)
         if result.answer is None and not (result.artifacts or result.parts) and not _SURROGATE.search(result.text):
             before, behind = self._around[result.ok]
             return f"{before}{json.dumps(result.text)}{behind}"
         version = MODERN_PROTOCOL_VERSIONS[-1]
-        return _dumped(self._form("tools/call", version, await self._answers.shown(result, version)))
+        return _dump_json(self._form("tools/call", version, await self._answers.shown(result, version)))
 
 
 class _Stream:
@@ -238,7 +238,7 @@ class _Stream:
         await self._send({"type": "http.response.body", "body": body})
 
 
-async def _watched(receive: Asgi, stream: _Stream, gone: Callable[[], object], ping_s: float) -> None:
+async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], object], ping_s: float) -> None:
     """Keep a slow answer's stream alive, and return when its client has gone."""
     while True:
         try:
@@ -267,5 +267,5 @@ def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]
     return version, method.decode("ascii"), decode_header_value(name.decode("latin-1")) if name is not None else None
 
 
-def _dumped(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))

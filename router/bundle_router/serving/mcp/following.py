@@ -49,7 +49,7 @@ class FollowedResources:
                 return ServerReply(
                     outcome="busy", text=f"{MAX_FOLLOWED} resources are followed in this run, which is the limit."
                 )
-            end = await self._begun(uri)
+            end = await self._begin_following(uri)
             if isinstance(end, ServerReply):
                 return end
             self._followed[uri] = _Followed(1, end)
@@ -63,23 +63,23 @@ class FollowedResources:
                 held.count -= 1
                 if not held.count:
                     del self._followed[uri]
-                    _ended(held)
+                    _end_held(held)
 
     async def renew(self) -> None:
         """Ask for everything anew, under the run's new decision."""
         async with self._lock:
             for uri, held in list(self._followed.items()):
-                _ended(held)
-                end = await self._begun(uri)
+                _end_held(held)
+                end = await self._begin_following(uri)
                 held.end = None if isinstance(end, ServerReply) else end
                 if not held.count:  # nobody follows it any more, since just now
-                    _ended(held)
+                    _end_held(held)
 
-    async def _begun(self, uri: str) -> Callable[[], None] | ServerReply:
+    async def _begin_following(self, uri: str) -> Callable[[], None] | ServerReply:
         self._loop = asyncio.get_running_loop()
-        return await self._begin(uri, lambda: self._hear(uri))
+        return await self._begin(uri, lambda: self._announce_change(uri))
 
-    def _hear(self, uri: str) -> None:
+    def _announce_change(self, uri: str) -> None:
         """Announce that a resource changed, on whatever thread that became known."""
         loop = self._loop
         if loop is not None:
@@ -96,13 +96,13 @@ class FollowedResources:
         """End everything that is followed."""
         followed, self._followed = self._followed, {}
         for held in followed.values():
-            _ended(held)
+            _end_held(held)
         for task in self._telling:
             task.cancel()
         await asyncio.gather(*self._telling, return_exceptions=True)
 
 
-def _ended(held: _Followed) -> None:
+def _end_held(held: _Followed) -> None:
     end, held.end = held.end, None
     if end is not None:
         end()

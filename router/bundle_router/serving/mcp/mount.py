@@ -40,8 +40,8 @@ class McpMount:
         to = destination_of(scope["raw_path"])
         served: ServedRun | Refusal = NO_RUN
         if to is not None or scope["raw_path"] == ROOT.encode():
-            refused = _malformed(scope["method"], scope["headers"])
-            served = refused or await self._served(to, scope["user"])
+            refused = _refuse_malformed(scope["method"], scope["headers"])
+            served = refused or await self._find_served(to, scope["user"])
         if isinstance(served, Refusal):
             await refuse(served, scope, send)
             return
@@ -51,7 +51,7 @@ class McpMount:
         finally:
             served.requests -= 1
 
-    async def _served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
+    async def _find_served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
         if "call" not in caller.scopes:
             return lacks("call")
         if to is None and not caller.role and "route" not in caller.scopes:
@@ -71,7 +71,7 @@ class McpMount:
             return Refusal(status, "unavailable", f"{trouble.message}: {trouble.advice}.")
 
 
-def _malformed(method: str, headers: Headers) -> Refusal | None:
+def _refuse_malformed(method: str, headers: Headers) -> Refusal | None:
     if method not in METHODS:
         return _WRONG_METHOD
     return _NOT_JSON if method == "POST" and not is_json(headers) else None
@@ -101,7 +101,7 @@ class TokenRuns:
 
     def __init__(self, access: EndpointAccess, served: ServedRuns) -> None:
         self._access = access
-        self._served = served
+        self._find_served = served
         self._runs: dict[Caller, str] = {}
         self._lock = asyncio.Lock()
 
@@ -112,13 +112,13 @@ class TokenRuns:
                 run_id = self._runs.get(caller)
                 if not await self._is_current(run_id):
                     await self._route(caller, run_id)
-        return await self._served.get(self._runs[caller])
+        return await self._find_served.get(self._runs[caller])
 
     async def _is_current(self, run_id: str | None) -> bool:
         return run_id is not None and self._access.is_open(run_id) and await self._access.is_current(run_id)
 
     async def _route(self, caller: Caller, run_id: str | None) -> None:
-        if run_id is None or not (self._access.is_open(run_id) or self._served.is_used(run_id)):
+        if run_id is None or not (self._access.is_open(run_id) or self._find_served.is_used(run_id)):
             self._runs = {other: id_ for other, id_ in self._runs.items() if self._access.is_open(id_)}
             run_id = f"mcp-{caller.name.replace('@', '-')}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         place = {"workflow": "mcp", "role": caller.role or caller.name, "step": "session"}

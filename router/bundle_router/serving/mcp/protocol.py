@@ -122,7 +122,7 @@ class RunServer:
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
         self._connections: set[Connection] = set()
-        self.following = FollowedResources(run.follow, self._updated)
+        self.following = FollowedResources(run.follow, self._announce_update)
         server = _Server(
             run,
             version=version,
@@ -132,9 +132,9 @@ class RunServer:
             on_call_tool=self._call,
             on_subscriptions_listen=self._listened_to,
         )
-        for method, (params, handler) in handlers(run, self._asked, self.following).items():
+        for method, (params, handler) in handlers(run, self._answer_or_raise, self.following).items():
             server.add_request_handler(method, params, handler)
-        server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greeted)
+        server.add_notification_handler("notifications/initialized", types.NotificationParams, self._greet_session)
         self._manager = _Sessions(
             server,
             # Host and Origin were compared whole before this; the SDK's patterns compare by prefix.
@@ -144,7 +144,7 @@ class RunServer:
             max_sessions=MAX_SESSIONS,
         )
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
-        answers = Answers(self._current_list, self._made, self._shown, run.schema, self._passes_results)
+        answers = Answers(self._current_list, self._make_call, self._result_in_form, run.schema, self._passes_results)
         self._direct = DirectPath(server, answers)
         self._under_way: set[tuple[bytes, str] | None] = set()
         self._stop = asyncio.Event()
@@ -155,10 +155,10 @@ class RunServer:
     async def start(self) -> None:
         """Begin to answer. Once."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(begun), name="mcp-run-server")
+        self._owner = asyncio.create_task(self._run_manager(begun), name="mcp-run-server")
         await begun
 
-    async def _own(self, begun: asyncio.Future[None]) -> None:
+    async def _run_manager(self, begun: asyncio.Future[None]) -> None:
         self._run.listen_to_log()
         async with self._manager.run():
             begun.set_result(None)
@@ -210,17 +210,17 @@ class RunServer:
         return await self._current_list()
 
     async def _current_list(self) -> types.ListToolsResult:
-        tools = await self._asked(self._run.tools())
+        tools = await self._answer_or_raise(self._run.tools())
         if self._listed is None or self._listed[0] is not tools:
             listed = types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in tools])
             self._listed = (tools, listed)
         return self._listed[1]
 
     async def _call(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        result = await self._called(context, params.name, params.arguments or {})
-        return await self._shown(result, context.protocol_version)
+        result = await self._call_with_client(context, params.name, params.arguments or {})
+        return await self._result_in_form(result, context.protocol_version)
 
-    async def _shown(self, result: Result, revision: str) -> Any:
+    async def _result_in_form(self, result: Result, revision: str) -> Any:
         """Return the result of a call in MCP's form."""
         if result.answer is not None:
             sent = as_sent(result.answer)
@@ -228,23 +228,23 @@ class RunServer:
                 return sent
         if not (result.artifacts or result.parts):
             return types.CallToolResult(content=[types.TextContent(text=result.text)], is_error=not result.ok)
-        content = await self._asked(self._run.content(result, revision))
+        content = await self._answer_or_raise(self._run.content(result, revision))
         return types.CallToolResult.model_validate({"content": content, "isError": not result.ok})
 
-    async def _called(self, context: Context, name: str, arguments: Json) -> Result:
+    async def _call_with_client(self, context: Context, name: str, arguments: Json) -> Result:
         if not self._passes_results():
-            return await self._made(name, arguments, None)
+            return await self._make_call(name, arguments, None)
         async with client_of(context) as client:
-            ask = partial(self._made, name, arguments)
+            ask = partial(self._make_call, name, arguments)
             return await in_rounds(context, client, ask, lambda result: result.answer)
 
     def _passes_results(self) -> bool:
         return "results" in self._run.features
 
-    async def _made(self, name: str, arguments: Json, client: Client | None) -> Result:
-        return await self._asked(self._run.call(name, arguments, client=client))
+    async def _make_call(self, name: str, arguments: Json, client: Client | None) -> Result:
+        return await self._answer_or_raise(self._run.call(name, arguments, client=client))
 
-    async def _asked(self, work: Awaitable[T]) -> T:
+    async def _answer_or_raise(self, work: Awaitable[T]) -> T:
         """Return what comes of it, or a JSON-RPC error with a sentence."""
         try:
             return await work
@@ -258,7 +258,7 @@ class RunServer:
 
     # --- what it says unasked --------------------------------------------------------------------------------------
 
-    async def _greeted(self, context: Context, _params: types.NotificationParams | None) -> None:
+    async def _greet_session(self, context: Context, _params: types.NotificationParams | None) -> None:
         """Tell a session of the handshake era, which is ready now, of changes until it ends."""
         # Not exported, and the only thing that knows when a session ends; mcp is pinned below 3.
         connection: Connection = context.session._connection
@@ -286,7 +286,7 @@ class RunServer:
         finally:
             self.following.drop(followed)
 
-    async def _updated(self, uri: str) -> None:
+    async def _announce_update(self, uri: str) -> None:
         """Tell those who follow a resource, or a list, that it is another now."""
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))

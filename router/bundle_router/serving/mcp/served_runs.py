@@ -120,7 +120,7 @@ class ServedRuns:
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._hearing: set[asyncio.Task[None]] = set()
-        self._unwatch = runs.watch(self._decided)
+        self._unwatch = runs.watch(self._note_decided)
         self._ended = False
 
     @property
@@ -171,13 +171,13 @@ class ServedRuns:
 
     # --- decisions -------------------------------------------------------------------------------------------------
 
-    def _decided(self, run_id: str) -> None:
+    def _note_decided(self, run_id: str) -> None:
         """Note that a run was routed, on whatever thread."""
         if self._served:  # who begins to be served reads the newest decision anyway
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self._hear, run_id)
+                self._loop.call_soon_threadsafe(self._schedule_refresh, run_id)
 
-    def _hear(self, run_id: str) -> None:
+    def _schedule_refresh(self, run_id: str) -> None:
         for served in [served for served in self._served.values() if served.id == run_id]:
             task = asyncio.create_task(self._refresh(served), name="mcp-refresh")
             self._hearing.add(task)

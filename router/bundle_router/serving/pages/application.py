@@ -104,9 +104,9 @@ class PageRoutes:
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
             Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
             Route("/runs/{run}/{seq:int}/why", self._named_why),
-            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_at(r), r.path_params["name"])),
-            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_at(r), _query(r))),
-            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_at(r))),
+            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
+            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
+            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_place_of(r))),
             *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
             Route("/assets/{name}", self._asset),
         ]
@@ -120,11 +120,11 @@ class PageRoutes:
             def whole(page: PageContent) -> PageContent:
                 return replace(page, values={**own, **page.values, "token": self._token})
 
-            return await answered(partial(self._made, view, request), whole, self._links, as_json=as_json)
+            return await answered(partial(self._make_page, view, request), whole, self._links, as_json=as_json)
 
         return answer
 
-    def _made(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
+    def _make_page(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
         stale = self._reader.refresh()
         views = PageViews(self._reader, may_label=self._reviewer(request) is not None, away=self._away)
         try:
@@ -138,19 +138,19 @@ class PageRoutes:
         """Return the form's address: what was typed becomes a part of the path, where it can be one."""
         name = first(_query(request), "name").strip()[:300]
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
-            run_id, seq = _at(request)
+            run_id, seq = _place_of(request)
             return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}/why/{name}"), 303, HEADERS)
-        return await self._answer(lambda v, r: v.why(*_at(r), name))(request)
+        return await self._answer(lambda v, r: v.why(*_place_of(r), name))(request)
 
     async def _label(self, request: Request) -> Response:
         """Keep a label. Needs a reviewer, a page of this origin, and its token."""
         by = self._reviewer(request)
         if by is None:
-            return await self._refused(request, "this token may read, and not label", 403)
+            return await self._refusal_page(request, "this token may read, and not label", 403)
         form = await read_form(request, self._token, MAX_FORM_BYTES)
         if isinstance(form, tuple):
-            return await self._refused(request, *form)
-        run_id, seq = _at(request)
+            return await self._refusal_page(request, *form)
+        run_id, seq = _place_of(request)
         try:
             await asyncio.to_thread(
                 lambda: self._reader.label(
@@ -158,10 +158,10 @@ class PageRoutes:
                 )
             )
         except RouterError as error:
-            return await self._refused(request, error.message, 400, error.advice)
+            return await self._refusal_page(request, error.message, 400, error.advice)
         return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}") + "#labels", 303, HEADERS)
 
-    async def _refused(self, request: Request, message: str, status: int, advice: str = "") -> Response:
+    async def _refusal_page(self, request: Request, message: str, status: int, advice: str = "") -> Response:
         return await self._answer(lambda *_: error_page(message, advice, self._reader.where, status))(request)
 
     async def _artifact(self, request: Request) -> Response:
@@ -172,7 +172,7 @@ class PageRoutes:
                 raise RequestError(f"{sha256[:64]!r} is no artifact's digest")
             found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:
-            return await self._refused(request, error.message, 404, error.advice)
+            return await self._refusal_page(request, error.message, 404, error.advice)
         headers = {**HEADERS, "content-security-policy": ARTIFACT_POLICY, "cache-control": "private, max-age=86400"}
         headers["content-disposition"] = f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
         return Response(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
@@ -180,7 +180,7 @@ class PageRoutes:
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
-            return await self._refused(request, "there is nothing here", 404)
+            return await self._refusal_page(request, "there is nothing here", 404)
         data = await asyncio.to_thread(asset_bytes, name)
         return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
 
@@ -235,7 +235,7 @@ def json_address(request: Request) -> str:
     return path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
 
 
-def _at(request: Request) -> tuple[str, int]:
+def _place_of(request: Request) -> tuple[str, int]:
     return request.path_params["run"], request.path_params["seq"]
 
 

@@ -133,10 +133,10 @@ class ConfigRoutes:
         async def answer(request: Request) -> Response:
             by = self._who(request)
             if by is None:
-                return await self._refused(request, "this token may read, and not edit", 403)
+                return await self._refusal_page(request, "this token may read, and not edit", 403)
             form = await read_form(request, self._token, MAX_FORM_BYTES)
             if isinstance(form, tuple):
-                return await self._refused(request, *form)
+                return await self._refusal_page(request, *form)
             return await self._answer(request, lambda: post(form, by, request))
 
         return answer
@@ -151,16 +151,16 @@ class ConfigRoutes:
                 status = 400 if isinstance(error, RequestError) else 503
                 return error_page(error.message, error.advice, self._views.where, status)
 
-        return await answered(made, partial(self._completed, request), self._links, as_json=as_json)
+        return await answered(made, partial(self._complete_page, request), self._links, as_json=as_json)
 
-    def _completed(self, request: Request, page: PageContent) -> PageContent:
+    def _complete_page(self, request: Request, page: PageContent) -> PageContent:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
         has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
         values = {"may_edit": self._who(request) is not None, "stale": "", "may_label": False, **page.values,
                   "as_json": json_address(request) if has_json else "", "token": self._token}  # fmt: skip
         return replace(page, values=values)
 
-    async def _refused(self, request: Request, message: str, status: int) -> Response:
+    async def _refusal_page(self, request: Request, message: str, status: int) -> Response:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
 
     async def _schema(self, request: Request) -> Response:
@@ -170,5 +170,5 @@ class ConfigRoutes:
         name = request.path_params["file"]
         text = schema_texts().get(f"schema/{name}")
         if text is None:
-            return await self._refused(request, "there is no such schema", 404)
+            return await self._refusal_page(request, "there is no such schema", 404)
         return Response(text, 200, HEADERS, "application/schema+json")

@@ -43,7 +43,7 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     from bundle_router.wiring.run_reader import open_reader
 
     def shown(**more: Any) -> Asgi:
-        return pages(reader, reviewer=lambda request: _who(request, "review"), away=sources.away, **more)
+        return pages(reader, reviewer=lambda request: _caller_of(request, "review"), away=sources.away, **more)
 
     reader = open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
     try:
@@ -54,14 +54,14 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
             open_editor(sources.config, sources.store or sources.runs, local=sources.local),
             approval=PinApproval(sources.config, development=sources.development, local=sources.local),
             others=sources.others,
-            who=lambda request: _who(request, "edit"),
+            who=lambda request: _caller_of(request, "edit"),
         )
         yield shown(more=editing.routes(), nav=WITH_CONFIG)
     finally:
         reader.close()
 
 
-def _who(request: Request, scope: Scope) -> str | None:
+def _caller_of(request: Request, scope: Scope) -> str | None:
     """Return who asks, where their token is good for the scope."""
     caller: Caller = request.scope["user"]
     return (caller.principal or caller.name) if scope in caller.scopes else None

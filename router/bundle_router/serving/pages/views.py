@@ -145,18 +145,18 @@ class PageViews:
             "run.html", run_id, "/runs",
             {"run": run.to_json(), "decisions": part.decisions, "calls": part.calls,
              "sub_runs": [sub.to_json() for sub in part.sub_runs], "next": part.next_seq},
-            run=run, part=part, items=self._nested(items_of(part, start)), start=start,
+            run=run, part=part, items=self._nest_sub_runs(items_of(part, start)), start=start,
             nested_open=len(part.sub_runs) <= NESTED_OPEN, verified=verified,
             never_used=self._reader.never_used(run_id), missing=self._reader.facet_values(run_id, "missing"),
             newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
         )  # fmt: skip
 
-    def _nested(self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH) -> list[dict[str, Any]]:
+    def _nest_sub_runs(self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH) -> list[dict[str, Any]]:
         """Put the steps and calls of sub-runs where they began, as far as a page takes them."""
         subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
         for sub in subs[:NESTED_RUNS] if depth else ():
             part = self._reader.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
-            sub |= {"items": self._nested(items_of(part, 0), depth - 1), "more": part.next_seq is not None}
+            sub |= {"items": self._nest_sub_runs(items_of(part, 0), depth - 1), "more": part.next_seq is not None}
         return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
@@ -234,7 +234,7 @@ class PageViews:
         ids = [d.record.decision.bundle_ids for d in (a, b)]
         out = [{row.tool or row.id: row for row in d.record.decision.left_out} for d in (a, b)]
         names = sorted({*ids[0], *ids[1], *out[0], *out[1]})
-        rows = [(name, *(_standing(name, d) for d in (a, b))) for name in names]
+        rows = [(name, *(_outcome_of(name, d) for d in (a, b))) for name in names]
         return self._page(
             "compare.html", "Compare", "/runs", {"rows": rows, "diff": diff}, a=a, b=b, rows=rows, diff=diff,
         )  # fmt: skip
@@ -344,20 +344,20 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
     subs = [sub for sub in part.sub_runs if not rows or sub.began >= rows[0][0] or start == 0]
     for _, seq, kind, row in sorted(rows, key=lambda item: item[1]):
         while subs and subs[0].began < (row["time"] or ""):
-            _last(steps)["below"].append({"kind": "run", "run": subs.pop(0)})
+            _last_step(steps)["below"].append({"kind": "run", "run": subs.pop(0)})
         if kind == "step":
             at[seq] = {"kind": "step", "row": row, "bundles": part.bundles.get(seq, ()), "below": []}
             steps.append(at[seq])
         else:
-            holder = at.get(row["decision_seq"]) or _last(steps)
+            holder = at.get(row["decision_seq"]) or _last_step(steps)
             holder["below"].append({"kind": "call", "row": row, "artifacts": part.artifacts.get(seq, ())})
     if part.next_seq is None:
         for sub in subs:
-            _last(steps)["below"].append({"kind": "run", "run": sub})
+            _last_step(steps)["below"].append({"kind": "run", "run": sub})
     return steps
 
 
-def _last(steps: list[dict[str, Any]]) -> dict[str, Any]:
+def _last_step(steps: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the step that is open; where a part begins in its middle, a nameless one."""
     if not steps:
         steps.append({"kind": "rest", "row": None, "bundles": (), "below": []})
@@ -376,7 +376,7 @@ def tool_name(definition: Mapping[str, Any]) -> str:
     return str(definition.get("name") or definition.get("function", {}).get("name", ""))
 
 
-def _standing(name: str, found: DecisionDetail) -> tuple[str, str]:
+def _outcome_of(name: str, found: DecisionDetail) -> tuple[str, str]:
     decision = found.record.decision
     for chosen in decision.bundles:
         if chosen.id == name:

@@ -105,17 +105,17 @@ def read_content(
 
 def _main_of(soup: BeautifulSoup) -> Tag:
     """`role=main`, the only article of `<main>`, `<main>`, the only article, the body: the first there is."""
-    if marked := _outermost(soup.find_all(role="main")):
+    if marked := _outermost_tags(soup.find_all(role="main")):
         return max(marked, key=_size)
-    mains = _outermost(soup.find_all("main"))
+    mains = _outermost_tags(soup.find_all("main"))
     scope: Tag = max(mains, key=_size) if mains else soup
-    articles = _outermost(scope.find_all("article"))
+    articles = _outermost_tags(scope.find_all("article"))
     if len(articles) == 1:
         return articles[0]
     return scope if mains else (soup.body or soup)
 
 
-def _outermost(tags: list[Tag]) -> list[Tag]:
+def _outermost_tags(tags: list[Tag]) -> list[Tag]:
     """Return those that stand in none of the others, so that measuring them all stays linear."""
     known = {id(tag) for tag in tags}
     return [tag for tag in tags if not any(id(parent) in known for parent in tag.parents)]
@@ -141,7 +141,7 @@ def _attribute(tag: Tag, name: str) -> str:
 
 def _base_of(soup: BeautifulSoup, page: str) -> str:
     base = soup.find("base", href=True)
-    return (_absolute(_attribute(base, "href"), page) if base else None) or page
+    return (_absolute_url(_attribute(base, "href"), page) if base else None) or page
 
 
 def _mark_anchor(main: Tag, anchor: str) -> bool:
@@ -282,7 +282,7 @@ def _number(main: Tag) -> None:
 
 def _shape_image(image: Tag, base: str, keeps_image: Callable[[str], bool]) -> None:
     text = _squeeze(_attribute(image, "alt"))
-    source = _absolute(_attribute(image, "src"), base)
+    source = _absolute_url(_attribute(image, "src"), base)
     if source is not None and keeps_image(source):
         image["src"], image["alt"] = source, text
     else:
@@ -290,14 +290,14 @@ def _shape_image(image: Tag, base: str, keeps_image: Callable[[str], bool]) -> N
 
 
 def _shape_link(link: Tag, base: str) -> None:
-    target = _absolute(_attribute(link, "href"), base)
+    target = _absolute_url(_attribute(link, "href"), base)
     if target is not None:
         link["href"] = target
     else:
         link.attrs.pop("href", None)
 
 
-def _absolute(reference: str, base: str) -> str | None:
+def _absolute_url(reference: str, base: str) -> str | None:
     """Return an absolute http, https or mailto URL, safe between Markdown's parentheses; None for anything else."""
     # Browsers drop tabs and newlines before they read the scheme, so they are dropped before it is judged.
     reference = "".join(char for char in reference.strip() if char.isprintable())

@@ -61,7 +61,7 @@ def read_inventory(body: bytes) -> list[IndexEntry] | None:
     except zlib.error:
         return None
     entries = (_inventory_entry(line) for line in clean_text(plain.decode("utf-8", "replace")).split("\n"))
-    return _bounded(entry for entry in entries if entry)
+    return _bound(entry for entry in entries if entry)
 
 
 def _inventory_entry(line: str) -> IndexEntry | None:
@@ -83,7 +83,7 @@ def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
     docs = value.get("docs") if isinstance(value, dict) else None
     if not isinstance(docs, list):
         return None
-    return _bounded(
+    return _bound(
         IndexEntry(_prose(doc["title"]), doc["location"], "", _prose(str(doc.get("text", ""))[:20_000]))
         for doc in docs
         if isinstance(doc, dict) and isinstance(doc.get("title"), str) and isinstance(doc.get("location"), str)
@@ -105,7 +105,7 @@ def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
     sections = _sphinx_array(text, "alltitles")
     if isinstance(sections, dict):
         entries.extend(_sphinx_sections(sections, pages))
-    return _bounded(iter(entries))
+    return _bound(iter(entries))
 
 
 def _sphinx_sections(sections: dict[str, Any], pages: list[str]) -> Iterator[IndexEntry]:
@@ -133,7 +133,7 @@ def read_llms(body: bytes) -> list[IndexEntry] | None:
     if text.lstrip()[:1] == "<":
         return None
     found = (IndexEntry(_prose(m[1]), m[2], "", _prose(m[3] or "")) for m in _LLMS_LINK.finditer(text))
-    return _bounded(found) or None
+    return _bound(found) or None
 
 
 def read_sitemap(body: bytes) -> list[IndexEntry] | None:
@@ -146,7 +146,7 @@ def read_sitemap(body: bytes) -> list[IndexEntry] | None:
     if not nested and "<urlset" not in text:
         return None
     locations = (html.unescape(found) for found in _LOCATION.findall(text))
-    return _bounded(IndexEntry(_path_words(location), location, "sitemap" if nested else "") for location in locations)
+    return _bound(IndexEntry(_path_words(location), location, "sitemap" if nested else "") for location in locations)
 
 
 def _path_words(location: str) -> str:
@@ -166,7 +166,7 @@ def _prose(text: str) -> str:
     return " ".join(clean_text(html.unescape(_TAG.sub(" ", text))).split())
 
 
-def _bounded(entries: Iterator[IndexEntry]) -> list[IndexEntry]:
+def _bound(entries: Iterator[IndexEntry]) -> list[IndexEntry]:
     return [entry for entry in islice(entries, MAX_ENTRIES) if entry.title and entry.location]
 
 

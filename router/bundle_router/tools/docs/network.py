@@ -59,7 +59,7 @@ class Network:
 
         Raises ToolFailure `dns_failed`, `address_refused`, `connect_failed`, `tls_failed`, `timeout`, `cancelled`.
         """
-        addresses = self._checked(host, deadline)
+        addresses = self._check_host(host, deadline)
         plain = self._connect(host, addresses, deadline)
         with ExitStack() as undo:
             undo.enter_context(plain)
@@ -75,7 +75,7 @@ class Network:
             undo.pop_all()
             return wrapped
 
-    def _checked(self, host: str, deadline: Deadline) -> Sequence[str]:
+    def _check_host(self, host: str, deadline: Deadline) -> Sequence[str]:
         addresses = self.resolver.resolve(host, deadline)
         if not addresses:
             raise ToolFailure(f"{host!r} has no address", code="dns_failed")

@@ -105,7 +105,7 @@ class _Exchange:
             self._socket.sendall(self._http.send(request) + self._http.send(h11.EndOfMessage()))
         except OSError as error:
             self._deadline.check(f"asking for {self._url}")
-            self._broken(str(error.strerror or error))
+            self._raise_broken(str(error.strerror or error))
 
     def read_head(self) -> ResponseHead:
         interim = 0
@@ -170,11 +170,11 @@ class _Exchange:
             except TimeoutError:
                 continue
             except OSError as error:
-                self._broken(str(error.strerror or error))
+                self._raise_broken(str(error.strerror or error))
             self._received += len(data)
             return data
 
-    def _broken(self, why: str) -> NoReturn:
+    def _raise_broken(self, why: str) -> NoReturn:
         self._fail(f"the connection broke ({why})", "truncated")
 
     def _fail(self, why: str, code: str) -> NoReturn:

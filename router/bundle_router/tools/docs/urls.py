@@ -65,33 +65,33 @@ class Url:
 def parse_url(text: str) -> Url:
     """Read `text` under the rules above. Raises ToolFailure `invalid_url`, saying which rule it broke."""
     if len(text) > MAX_URL:
-        raise _invalid(text, f"it is longer than {MAX_URL} characters")
+        raise _invalid_url(text, f"it is longer than {MAX_URL} characters")
     if found := _FORBIDDEN.search(text):
-        raise _invalid(text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+        raise _invalid_url(text, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
     parts = _URL.fullmatch(text)
     if not parts:
-        raise _invalid(text, "it is not of the form https://host/path")
+        raise _invalid_url(text, "it is not of the form https://host/path")
     scheme, authority, path, query, fragment = parts.groups()
     if scheme.lower() != "https":
-        raise _invalid(text, f"its scheme is {scheme!r}; only https is fetched")
+        raise _invalid_url(text, f"its scheme is {scheme!r}; only https is fetched")
     try:
         host = spell_host(_host_of(authority))
     except ValueError as error:
-        raise _invalid(text, str(error)) from None
+        raise _invalid_url(text, str(error)) from None
     url = Url(host, _resolve_dots(_encode(path)), None if query is None else _encode(query), fragment or "")
     if len(str(url)) > MAX_URL:
-        raise _invalid(text, f"it is longer than {MAX_URL} characters once percent-encoded")
+        raise _invalid_url(text, f"it is longer than {MAX_URL} characters once percent-encoded")
     return url
 
 
 def join_url(base: Url, reference: str) -> Url:
     """Return what `reference` means on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
     if found := _FORBIDDEN.search(reference):
-        raise _invalid(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
+        raise _invalid_url(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
     try:
         joined = urljoin(str(base), reference)
     except ValueError as error:  # unbalanced brackets
-        raise _invalid(reference, str(error)) from None
+        raise _invalid_url(reference, str(error)) from None
     return parse_url(joined)
 
 
@@ -153,7 +153,7 @@ class HostList:
         )
 
 
-def _invalid(text: str, why: str) -> ToolFailure:
+def _invalid_url(text: str, why: str) -> ToolFailure:
     return ToolFailure(f"{text[:200]!r} can't be fetched: {why}", code="invalid_url")
 
 

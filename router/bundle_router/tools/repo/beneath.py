@@ -134,7 +134,7 @@ class _Walk:
             elif self.ahead:
                 self._enter(name)
             elif (fd := self._finish(name, flags)) is not None:
-                return self._seen(fd)
+                return self._check_visible(fd)
         return os.open(".", flags & ~os.O_NOFOLLOW, dir_fd=self.behind[-1])
 
     def _go_back(self) -> None:
@@ -145,9 +145,9 @@ class _Walk:
     def _enter(self, name: str) -> None:
         fd = self._open(name, PATH_ONLY | os.O_DIRECTORY)
         if fd is not None:
-            self.behind.append(self._seen(fd))
+            self.behind.append(self._check_visible(fd))
 
-    def _seen(self, fd: int) -> int:
+    def _check_visible(self, fd: int) -> int:
         """Return the descriptor, unless it is one of a hidden folder; then it is closed."""
         if self.hidden and (found := identity(fd)) in self.hidden:
             os.close(fd)

@@ -45,8 +45,8 @@ def collect_refs(root: Root, common: str) -> str:
     refs: dict[str, str] = {}
     if root.entry(f"{common}/packed-refs") is not None:
         packed = root.read(f"{common}/packed-refs", max_bytes=_MAX_PACKED_BYTES).decode("utf-8", "replace")
-        refs.update(_packed(packed))
-    loose = dict(_loose(root, common))
+        refs.update(_packed_refs(packed))
+    loose = dict(_loose_refs(root, common))
     refs.update({name: value for name, value in loose.items() if _HEX.fullmatch(value)})
     for name, value in loose.items():
         target = _resolve(value, loose, refs)
@@ -59,14 +59,14 @@ def collect_refs(root: Root, common: str) -> str:
     return "# pack-refs with: sorted \n" + "".join(f"{refs[name]} {name}\n" for name in names)
 
 
-def _packed(text: str) -> Iterator[tuple[str, str]]:
+def _packed_refs(text: str) -> Iterator[tuple[str, str]]:
     for line in text.split("\n"):
         value, _, name = line.partition(" ")
         if _HEX.fullmatch(value):
             yield name, value
 
 
-def _loose(root: Root, common: str) -> Iterator[tuple[str, str]]:
+def _loose_refs(root: Root, common: str) -> Iterator[tuple[str, str]]:
     left = MAX_REFS
     folders = ["refs"] if root.entry(f"{common}/refs") is not None else []
     while folders:

@@ -149,7 +149,7 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
 # --- where its parts are --------------------------------------------------------------------------------------------
 
 
-def _refused(why: str) -> ToolFailure:
+def _refused_failure(why: str) -> ToolFailure:
     return ToolFailure(
         f"this git repository is not read: {why}",
         code="repository_refused",
@@ -168,25 +168,25 @@ def _locate(root: Root) -> tuple[str, str]:
         )
     own = ".git"
     if found.kind == "file":
-        text = _small(root, ".git")
+        text = _read_small(root, ".git")
         if not text.startswith("gitdir: "):
-            raise _refused("its .git file does not say where the repository is")
-        own = _inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
+            raise _refused_failure("its .git file does not say where the repository is")
+        own = _folder_inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
     common = own
     if root.entry(f"{own}/commondir") is not None:
-        common = _inside(root, own, _small(root, f"{own}/commondir").strip(), "its commondir file")
+        common = _folder_inside(root, own, _read_small(root, f"{own}/commondir").strip(), "its commondir file")
     _check_folder(root, own, ".git")
     _check_folder(root, f"{common}/objects", "its objects folder")
     return own, common
 
 
-def _inside(root: Root, base: str, target: str, what: str) -> str:
+def _folder_inside(root: Root, base: str, target: str, what: str) -> str:
     """Return the folder a file of the repository points to, relative to the root; refused if it lies outside."""
     try:
         path = root.relative(target if target.startswith("/") else f"{base}/{target}".lstrip("/"))
         root.scandir(path, limit=0)
     except ToolFailure as failure:
-        raise _refused(f"{what} points to {target!r}, which is not a folder inside the workspace") from failure
+        raise _refused_failure(f"{what} points to {target!r}, which is not a folder inside the workspace") from failure
     return path
 
 
@@ -194,10 +194,10 @@ def _check_folder(root: Root, path: str, what: str) -> None:
     try:
         root.scandir(path, limit=0)
     except ToolFailure as failure:
-        raise _refused(f"{what} can't be used ({failure.message})") from failure
+        raise _refused_failure(f"{what} can't be used ({failure.message})") from failure
 
 
-def _small(root: Root, path: str) -> str:
+def _read_small(root: Root, path: str) -> str:
     return root.read(path, max_bytes=8192).decode("utf-8", "surrogateescape")
 
 
@@ -205,17 +205,17 @@ def _check_objects(root: Root, common: str) -> None:
     """Refuse borrowed objects, and links (or, by the setting, hard links) in the object store."""
     for name in ("alternates", "http-alternates"):
         if root.entry(f"{common}/objects/info/{name}") is not None:
-            raise _refused(f"it borrows objects from elsewhere (objects/info/{name})")
+            raise _refused_failure(f"it borrows objects from elsewhere (objects/info/{name})")
     for folder in root.scandir(f"{common}/objects", limit=1000):
         if folder.kind == "symlink":
-            raise _refused(f"objects/{folder.name} is a symlink")
+            raise _refused_failure(f"objects/{folder.name} is a symlink")
         if folder.kind != "dir" or not _FAN_OUT.fullmatch(folder.name):
             continue
         for entry in root.scandir(f"{common}/objects/{folder.name}", limit=_MAX_OBJECT_FILES):
             if entry.kind == "symlink":
-                raise _refused(f"objects/{folder.name}/{entry.name} is a symlink")
+                raise _refused_failure(f"objects/{folder.name}/{entry.name} is a symlink")
             if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
-                raise _refused(f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here")
+                raise _refused_failure(f"objects/{folder.name}/{entry.name} is a hard link, and those are refused here")
 
 
 # --- the private folder ---------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
     for entry in root.scandir(f"{common}/objects", limit=1000):
         if entry.kind == "dir" and _FAN_OUT.fullmatch(entry.name):
             (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common}/objects/{entry.name}")
-    (folder / "HEAD").write_text(parse_head(_small(root, f"{own}/HEAD")), encoding="utf-8")
+    (folder / "HEAD").write_text(parse_head(_read_small(root, f"{own}/HEAD")), encoding="utf-8")
     (folder / "packed-refs").write_text(collect_refs(root, common), encoding="utf-8")
     if root.entry(f"{common}/shallow") is not None:
         lines = root.read(f"{common}/shallow", max_bytes=_MAX_CONFIG_BYTES).decode("ascii", "replace").split()
@@ -245,7 +245,7 @@ def _copy_index(root: Root, source: str, target: Path) -> None:
     with root.open_file(source) as file, target.open("wb") as copy:
         info = os.fstat(file.fileno())
         if info.st_size > _MAX_INDEX_BYTES:
-            raise _refused(f"its index has {info.st_size:,} bytes")
+            raise _refused_failure(f"its index has {info.st_size:,} bytes")
         shutil.copyfileobj(file, copy)
     os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
 
@@ -261,12 +261,12 @@ def _carry_config(root: Root, common: str, view: GitView) -> None:
             "config", "--file", str(copy), "--no-includes", "--null", "--list", max_bytes=_MAX_CONFIG_BYTES
         )
     except ToolFailure as failure:
-        raise _refused("its config file can't be parsed") from failure
+        raise _refused_failure("its config file can't be parsed") from failure
     finally:
         copy.unlink()
     settings = dict(_setting(item) for item in listed.decode("utf-8", "replace").split("\0") if item)
     if settings.get("extensions.refstorage", "files") != "files":
-        raise _refused("it keeps its refs in a form other than files")
+        raise _refused_failure("it keeps its refs in a form other than files")
     lines = [_line(key, value) for key, value in settings.items() if value.lower() in _CARRIED.get(key, ())]
     if "extensions.objectformat" in settings:
         lines.append(_line("core.repositoryformatversion", "1"))

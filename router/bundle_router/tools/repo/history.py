@@ -86,7 +86,7 @@ class GitDiff(Frozen):
     _revisions = field_validator("base", "target")(_checked_revision)
 
     @model_validator(mode="after")
-    def _fits(self) -> GitDiff:
+    def _check_target(self) -> GitDiff:
         if self.target is not None and (self.base is None or self.staged):
             raise ValueError("target needs base, and does not go with staged")
         return self
@@ -121,7 +121,7 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
             "--end-of-options",
             *_range(view, arguments.revision),
             "--",
-            *_only(root, arguments.path),
+            *_checked_path(root, arguments.path),
             max_bytes=context.max_bytes,
         )
     commits = [item.rstrip("\n") for item in out.decode("utf-8", "replace").split("\0") if item]
@@ -159,7 +159,7 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
             "--end-of-options",
             *sides,
             "--",
-            *(_only(root, arguments.path) or ["."]),
+            *(_checked_path(root, arguments.path) or ["."]),
         ]
         if root.hidden.identities:
             scope += _but_hidden(root, _names(view, scope))
@@ -249,7 +249,7 @@ def _range(view: GitView, revision: str) -> list[str]:
 # looked up as folders, beneath the root, before git is asked for their content.
 
 
-def _only(root: Root, path: str | None) -> list[str]:
+def _checked_path(root: Root, path: str | None) -> list[str]:
     """Return the path, checked as text too: it may have been deleted, so there may be nothing to open."""
     if path is None:
         return []
@@ -264,10 +264,10 @@ def _only(root: Root, path: str | None) -> list[str]:
 def _but_hidden(root: Root, names: Iterable[str]) -> list[str]:
     """Leave out every hidden folder that one of these paths goes through."""
     known: dict[str, bool] = {}
-    return [f":(exclude,literal){folder}" for folder in sorted(set(_hidden(root, names, known)))]
+    return [f":(exclude,literal){folder}" for folder in sorted(set(_hidden_names(root, names, known)))]
 
 
-def _hidden(root: Root, names: Iterable[str], known: dict[str, bool]) -> Iterator[str]:
+def _hidden_names(root: Root, names: Iterable[str], known: dict[str, bool]) -> Iterator[str]:
     for name in names:
         for folder in reversed(PurePosixPath(name).parents[:-1]):
             text = str(folder)

@@ -178,7 +178,7 @@ def _as_text(name: str, chunks: Iterator[bytes], size: int, arguments: ReadFile,
             code="out_of_range",
             advice=f"ask for start between 1 and {max(1, window.lines):,}",
         )
-    text, notes = _decoded(body, window.full)
+    text, notes = _decode_body(body, window.full)
     head = _heading(name, first, body, total, size, window)
     return ToolOutput((Text("\n".join([head, *notes])), *((Text(text),) if text else ())))
 
@@ -197,7 +197,7 @@ def _heading(name: str, first: int, body: bytes, total: str, size: int, window: 
     return head
 
 
-def _decoded(body: bytes, was_cut: bool) -> tuple[str, list[str]]:
+def _decode_body(body: bytes, was_cut: bool) -> tuple[str, list[str]]:
     """Return the text, and what has to be said about its encoding. A character cut in half at the end is dropped."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     try:

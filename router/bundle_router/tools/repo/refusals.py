@@ -25,7 +25,7 @@ def outside(path: str) -> ToolFailure:
 
 def hidden(path: str) -> ToolFailure:
     return ToolFailure(
-        f"{_short(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
+        f"{_short_path(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
     )
 
 
@@ -55,10 +55,10 @@ def explained(path: str) -> Iterator[None]:
         code, message, advice = _WORDS.get(
             error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
         )
-        raise ToolFailure(message.format(path=_short(path)), code=code, advice=advice) from error
+        raise ToolFailure(message.format(path=_short_path(path)), code=code, advice=advice) from error
 
 
-def _short(path: str) -> str:
+def _short_path(path: str) -> str:
     return path if len(path) <= 200 else path[:200] + "…"
 
 

@@ -105,11 +105,11 @@ def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
     if query.glob:
         yield f"--glob={query.glob}"
     yield "--glob=!.git"
-    yield from (f"--glob=!/{_literally(name)}" for name in root.hidden.beneath(root.real_path(fd, query.path)))
+    yield from (f"--glob=!/{_literal_glob(name)}" for name in root.hidden.beneath(root.real_path(fd, query.path)))
     yield f"--regexp={query.pattern}"
 
 
-def _literally(name: str) -> str:
+def _literal_glob(name: str) -> str:
     """Return the name as a glob that matches nothing else."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
 

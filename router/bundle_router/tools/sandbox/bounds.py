@@ -37,7 +37,7 @@ class Watcher:
         self._processes = processes if processes is not None and self._can_read else list
         self._files = _free_files(plan.cwd)
         self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # they were made for this program
-        self._free = self._room()
+        self._free = self._free_bytes()
         self._written = _account("/proc/self/io", "write_bytes:") if self._can_read else 0
         self._segments = _segments()
 
@@ -74,23 +74,23 @@ class Watcher:
 
     def _memory(self, pids: Iterable[int]) -> int:
         """Count pages that several processes share once; finding that out is slow, so only where it matters."""
-        unmapped = sum(_nameless(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
+        unmapped = sum(_nameless_files(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
         rough = _kilobytes(pids, "status", ("RssAnon:", "RssShmem:")) << 10
         if rough + unmapped <= self._plan.total_memory_bytes:
             return rough + unmapped
         return max(_kilobytes(pids, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) << 10, unmapped)
 
-    def _room(self) -> int:
+    def _free_bytes(self) -> int:
         """Return the free bytes of the file systems that the program writes to."""
         found = [os.statvfs(self._plan.root_fd), *map(os.statvfs, self._plan.write)]
         return sum({one.f_fsid: one.f_bfree * one.f_frsize for one in found}.values())
 
     def _has_filled(self, pids: Iterable[int]) -> bool:
         """Return whether too much room is taken. Others may have taken it: then look again when as much is gone."""
-        room, bound = self._room(), self._plan.total_written_bytes
+        room, bound = self._free_bytes(), self._plan.total_written_bytes
         if self._free - room <= bound:
             return False
-        sizes = _nameless(pids, "")
+        sizes = _nameless_files(pids, "")
         for folder in (f"/proc/self/fd/{self._plan.root_fd}", *self._plan.write):
             sizes |= {file: size for file, size, ctime_ns in _files(folder) if ctime_ns >= self._began_ns}
         self._free = room + min(sum(sizes.values()), bound)
@@ -119,7 +119,7 @@ def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
                 yield (found.st_dev, found.st_ino), found.st_blocks * 512, found.st_ctime_ns
 
 
-def _nameless(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
+def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
     """Return the bytes of the files that processes hold open and that have no name any more, whose last began so."""
     sizes = {}
     for opened in (opened for pid in pids for opened in Path(f"/proc/{pid}/fd").glob("*")):

@@ -64,7 +64,7 @@ def abi() -> int:
     return linux.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
 
 
-def _handled(version: int) -> int:
+def _handled_rights(version: int) -> int:
     rights = _ALL_OF_ABI_1
     for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
         if version >= since:
@@ -99,7 +99,7 @@ def _grant(ruleset: int, place: str | int, rights: int) -> None:
 def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
     """Return a descriptor of a ruleset that permits the grants and nothing else; `tcp=False`: no TCP. OSError."""
     version = abi()
-    handled = _handled(version)
+    handled = _handled_rights(version)
     attributes = _Ruleset(
         handled,
         _TCP_BIND_AND_CONNECT if version >= 4 and not tcp else 0,

@@ -43,7 +43,7 @@ def reason(error: OSError) -> str:
 def enter(facilities: Sequence[str]) -> list[Statement]:
     """Enter the namespaces named in `facilities` where the kernel lets it. The pid namespace holds for children."""
     wanted = [kind for kind in _KINDS if kind[0] in facilities]
-    if wanted and not _allowed(linux.CLONE_NEWNET) and _allowed(linux.CLONE_NEWUSER):
+    if wanted and not _is_allowed(linux.CLONE_NEWNET) and _is_allowed(linux.CLONE_NEWUSER):
         _enter_user_namespace()
     statements = [Statement(name, False, _NOT_WANTED) for name, _, _ in _KINDS if name not in facilities]
     for name, flag, detail in wanted:
@@ -69,7 +69,7 @@ def _try_copies() -> None:
     os.close(descriptor)
 
 
-def _allowed(flag: int) -> bool:
+def _is_allowed(flag: int) -> bool:
     """Return whether a child of this process could enter it."""
     child = os.fork()
     if child == 0:
@@ -117,7 +117,7 @@ def build_root(mounts: Sequence[Mount]) -> bool:
     os.chdir("/")
     for mount in mounts:
         _carry_out(mount, trees.get(mount))
-    own_proc = _mounted("proc", "/proc", "proc", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    own_proc = _try_mount("proc", "/proc", "proc", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     linux.unmount("/old")
     Path("/old").rmdir()
     linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
@@ -163,7 +163,7 @@ def _make_mount_point(target: Path, *, folder: bool) -> None:
     target.mkdir() if folder else target.touch()
 
 
-def _mounted(source: str, target: str, kind: str, flags: int) -> bool:
+def _try_mount(source: str, target: str, kind: str, flags: int) -> bool:
     try:
         linux.mount(source, target, kind, flags)
     except OSError:

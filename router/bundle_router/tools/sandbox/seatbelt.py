@@ -48,9 +48,9 @@ def profile(plan: SandboxPlan, root: str) -> str:
 
 
 def _rule(what: str, kind: str, paths: Iterable[str]) -> str:
-    places = "".join(f"\n  ({kind} {_quoted(path)})" for path in dict.fromkeys(paths))
+    places = "".join(f"\n  ({kind} {_quote_path(path)})" for path in dict.fromkeys(paths))
     return f"({what}{places})\n" if places else ""
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

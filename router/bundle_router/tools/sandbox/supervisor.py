@@ -40,7 +40,7 @@ class Supervisor:
         self._control = control_fd
         self._statements = statements
         self._own_users = own_users
-        self._first = self._holds("process tree")
+        self._first = self._is_held("process tree")
         self._program = 0
         self._status: int | None = None
         self._leftovers = 0
@@ -65,7 +65,7 @@ class Supervisor:
             target.remove_groups(self._plan)
         self._report(leftovers=self._leftovers)
 
-    def _holds(self, name: str) -> bool:
+    def _is_held(self, name: str) -> bool:
         return any(statement.held for statement in self._statements if statement.name == name)
 
     def _report(self, **fields: Any) -> None:
@@ -83,7 +83,7 @@ class Supervisor:
     def _arrange_mounts(self) -> bool:
         """Return whether /proc shows this process's own pid namespace. Raises OSError, Swapped, _Unprotected."""
         plan = self._plan
-        if not self._holds("mounts"):
+        if not self._is_held("mounts"):
             self._statements += _not_kept(plan, self._statements)
             return not self._first
         own_proc = plan.entered or namespaces.build_root(plan.mounts)
@@ -121,11 +121,11 @@ class Supervisor:
         statements += self._watcher.statements()
         target.enter_folder(plan)
         linux.forbid_new_privileges()
-        files, abi = target.restrict_files(plan, network_held=self._holds("network"))
+        files, abi = target.restrict_files(plan, network_held=self._is_held("network"))
         statements += [files, target.drop_privileges()]
-        sockets = self._holds("mounts") and (self._holds("network") or abi >= 6)
+        sockets = self._is_held("mounts") and (self._is_held("network") or abi >= 6)
         calls = target.filter_calls(plan, unix_sockets=sockets)
-        statements += [calls, *target.consequences(sockets=sockets, calls=calls.held, mounts=self._holds("mounts"))]
+        statements += [calls, *target.consequences(sockets=sockets, calls=calls.held, mounts=self._is_held("mounts"))]
         self._report(**encode_statements(statements))
 
     # --- the parent --------------------------------------------------------------------------------------------------

@@ -31,20 +31,20 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
     Of a place that is a symlink there is none: what a mount covers is where it leads.
     """
     root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
-    at_root = Place(root, *_identity(os.fstat(plan.root_fd)))
+    at_root = Place(root, *_identity_of(os.fstat(plan.root_fd)))
     read_only = any(Path(root).is_relative_to(place.path) for place in plan.protected)
     inside = [place for place in (*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if place.path != root]
     check_places(inside)
     kept = [place for place in inside if not stat.S_ISLNK(Path(place.path).lstat().st_mode)]
     steps = [Mount("folder", path) for path in _EMPTY_FOLDERS]
-    steps += _readable((*plan.read, *plan.loader), below=root)
+    steps += _readable_mounts((*plan.read, *plan.loader), below=root)
     steps += [Mount("device", path, path) for path in plan.devices if os.path.exists(path)]  # noqa: PTH110  # text
     steps += [Mount("memory", SHARED_MEMORY)]
     steps += [Mount("write", target, source) for source, target in plan.temporary]
     steps += [Mount("write", path, path) for path in plan.write]
-    steps += [_shown(at_root, "read" if read_only else "write")]
-    steps += [_shown(place, "read" if read_only else "write") for place in plan.pinned if place in kept]
-    steps += [_shown(place, "read") for place in plan.protected if place in kept and _beneath(place.path, root)]
+    steps += [_shown_mount(at_root, "read" if read_only else "write")]
+    steps += [_shown_mount(place, "read" if read_only else "write") for place in plan.pinned if place in kept]
+    steps += [_shown_mount(place, "read") for place in plan.protected if place in kept and _beneath(place.path, root)]
     for place in (*plan.hidden, *plan.masked):
         is_folder = place in kept and stat.S_ISDIR(Path(place.path).lstat().st_mode)
         if place in kept:
@@ -56,14 +56,14 @@ def check_places(places: Iterable[Place]) -> None:
     """Raise Swapped when something else lies at a place by now, or nothing."""
     for place in places:
         try:
-            same = _identity(os.lstat(place.path)) == (place.device, place.inode)  # text
+            same = _identity_of(os.lstat(place.path)) == (place.device, place.inode)  # text
         except OSError:
             same = False
         if not same:
             raise PathSwapped(place.path)
 
 
-def _readable(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
+def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
     """Yield what is shown read-only: each path as it is written, links as links, and where it really leads."""
     shown: list[str] = []
     every = {found for path in paths for found in (path, os.path.realpath(path)) if os.path.lexists(found)}
@@ -77,7 +77,7 @@ def _readable(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
             yield Mount("read", path, path)
 
 
-def _shown(place: Place, kind: str) -> Mount:
+def _shown_mount(place: Place, kind: str) -> Mount:
     return Mount("read" if kind == "read" else "write", place.path, place.path, place.device, place.inode)
 
 
@@ -85,5 +85,5 @@ def _beneath(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def _identity(info: os.stat_result) -> tuple[int, int]:
+def _identity_of(info: os.stat_result) -> tuple[int, int]:
     return info.st_dev, info.st_ino

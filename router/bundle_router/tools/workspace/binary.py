@@ -50,7 +50,7 @@ def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
         ) from error
     try:
         info = os.fstat(descriptor)
-        wrong = _unsafe(descriptor, info, real_path, workspace)
+        wrong = _why_unsafe(descriptor, info, real_path, workspace)
         if wrong:
             raise ToolFailure(f"the binary {rule.name!r} ({real_path}) is not started: {wrong}", code="unsafe_binary")
         yield Binary(path, real_path, descriptor, info.st_dev, info.st_ino)
@@ -58,7 +58,7 @@ def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
         os.close(descriptor)
 
 
-def _unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace: str) -> str:
+def _why_unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace: str) -> str:
     if not stat.S_ISREG(info.st_mode):
         return "it is not a regular file"
     if not info.st_mode & 0o111:

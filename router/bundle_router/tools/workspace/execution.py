@@ -120,7 +120,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     `facilities` leaves parts of the isolation out, so that tests can show what holds without them.
     """
     rule = _rule(arguments.binary, context)
-    accepted = _accepted(rule, arguments.args)
+    accepted = _accept_arguments(rule, arguments.args)
     with (
         workspace(context) as root,
         _folder(root, arguments.cwd) as cwd_fd,
@@ -178,7 +178,7 @@ def _rule(name: str, context: ToolContext) -> BinaryRule:
     raise ToolFailure(f"{name!r} is not an allowed binary", code="unknown_binary", advice=f"allowed: {known}")
 
 
-def _accepted(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accepted:
+def _accept_arguments(rule: BinaryRule, args: tuple[str, ...]) -> grammar.Accepted:
     result = grammar.match(rule, args)
     if isinstance(result, grammar.Refused):
         raise _refusal(rule, args, result)

@@ -50,7 +50,7 @@ def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
 
     Raises ToolFailure `invalid_rule` when the config's own pattern does not compile.
     """
-    refused = _unsound(arguments)
+    refused = _why_unsound(arguments)
     if refused is not None:
         return refused
     furthest = Refused(-1, "")
@@ -70,7 +70,7 @@ def problems(rule: BinaryRule) -> list[str]:
         for where, pattern in [*named, ("positionals", form.positionals)]:
             try:
                 if pattern is not None:
-                    _compiled(pattern)
+                    _compile_pattern(pattern)
             except ToolFailure as failure:
                 found.append(f"{rule.name} {' '.join(form.words)}: {where}: {failure.message}")
         if any(option.name == "--" and option.value is not None for option in form.options):
@@ -100,7 +100,7 @@ def _usage_of(form: BinaryForm) -> list[str]:
     return parts
 
 
-def _unsound(arguments: Sequence[str]) -> Refused | None:
+def _why_unsound(arguments: Sequence[str]) -> Refused | None:
     """Check rules 4 and 5, which hold whatever the form says."""
     if len(arguments) > MAX_ARGUMENTS:
         return Refused(MAX_ARGUMENTS, f"there are {len(arguments)} arguments, more than {MAX_ARGUMENTS}")
@@ -175,7 +175,7 @@ class _Reader:
     def _value(self, option: BinaryOption, value: str) -> str:
         if value.startswith("@") and not self._form.at_files:
             return "a value that starts with '@' is not permitted"
-        if not _compiled(option.value or "").fullmatch(value):
+        if not _compile_pattern(option.value or "").fullmatch(value):
             return f"the value of {option.name} must match /{option.value}/"
         return self._path(value) if option.path else ""
 
@@ -187,7 +187,7 @@ class _Reader:
         self._positionals += 1
         if self._positionals > self._form.max_positionals:
             return f"at most {self._form.max_positionals} such arguments are permitted"
-        if not _compiled(self._form.positionals).fullmatch(argument):
+        if not _compile_pattern(self._form.positionals).fullmatch(argument):
             return f"it must match /{self._form.positionals}/"
         if not self._form.paths:
             return ""
@@ -209,7 +209,7 @@ def _joint(option: BinaryOption) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     try:
         return compile_expression(pattern)
     except ExpressionError as error:

@@ -47,24 +47,24 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
-    autorun = [_seen(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
+    autorun = [_place_at(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
-    protected = [_seen(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
-    protected += [_seen(Path(path), required=True) for path in (*code.places, *code.holders)]
+    protected = [_place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
+    protected += [_place_at(Path(path), required=True) for path in (*code.places, *code.holders)]
     if autorun_part(PurePosixPath(root.within).parts):
-        protected.append(_seen(top))
+        protected.append(_place_at(top))
     reach = [top, *(Path(os.path.realpath(path)) for path in readable)]
     hidden = [
-        _seen(path)
+        _place_at(path)
         for path in map(Path, map(os.path.realpath, context.hidden))
         if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
     ]
     found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
-    autorun += [_seen(path) for path in found.repositories if protect_git and path.parent != top]
-    protected += [_seen(path, required=True) for path in found.router_code]
-    masked = _present(_seen(path) for path in (*found.sockets, *found.credentials))
+    autorun += [_place_at(path) for path in found.repositories if protect_git and path.parent != top]
+    protected += [_place_at(path, required=True) for path in found.router_code]
+    masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
-    pinned = [_seen(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
+    pinned = [_place_at(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
     own = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
@@ -117,7 +117,7 @@ def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:
     return tuple(place for place in places if place)
 
 
-def _seen(path: Path, *, required: bool = False) -> Place | None:
+def _place_at(path: Path, *, required: bool = False) -> Place | None:
     """Return what lies at the path now, not followed; None if nothing does."""
     try:
         info = path.lstat()

@@ -279,12 +279,12 @@ class _Watch:
                 self._selector.unregister(key.fd)
                 alive = alive and key.fd != self._report
             elif key.fd == self._report:
-                self._hear(data)
+                self._take_output(data)
             else:
                 self._streams[key.fd].feed(data)
         return alive
 
-    def _hear(self, data: bytes) -> None:
+    def _take_output(self, data: bytes) -> None:
         self._reports += data
         *lines, rest = self._reports.split(b"\n")
         self._reports = bytearray(rest)

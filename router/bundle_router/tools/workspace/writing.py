@@ -79,7 +79,7 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
             try:
                 replace_or_create(folder, name, content, before)
             except FileExistsError:
-                raise _exists(relative) from None
+                raise _exists_failure(relative) from None
             except OSError as error:
                 raise ToolFailure(f"{relative!r} can't be written: {error.strerror}", code="io_error") from error
     digest = hashlib.sha256(content).hexdigest()
@@ -110,11 +110,11 @@ def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) 
 def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
     """Refuse a path, as it really is, that is protected or that programs outside run."""
     if any(path.is_relative_to(place) for place in protected):
-        raise _protected(path.name)
+        raise _protected_failure(path.name)
     _refuse_autorun(path.relative_to(root.top).parts if path.is_relative_to(root.top) else (), path.name)
 
 
-def _protected(name: str) -> ToolFailure:
+def _protected_failure(name: str) -> ToolFailure:
     return ToolFailure(
         f"{name!r} belongs to the router: its config, its records or code that its process runs",
         code="protected",
@@ -124,7 +124,7 @@ def _protected(name: str) -> ToolFailure:
 
 def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) -> None:
     if (info.st_dev, info.st_ino) in map(identity_of, protected):
-        raise _protected(name)
+        raise _protected_failure(name)
 
 
 @contextmanager
@@ -193,13 +193,13 @@ def _check_existing(folder: int, name: str, shown: str, arguments: WriteFileArgu
         kind = "a symbolic link" if stat.S_ISLNK(info.st_mode) else "not a regular file"
         raise ToolFailure(f"{shown!r} is {kind} and is not replaced", code="not_a_file")
     if arguments.create_only:
-        raise _exists(shown)
+        raise _exists_failure(shown)
     if arguments.expected_sha256 and _digest(folder, name) != arguments.expected_sha256.removeprefix("sha256:"):
         raise ToolFailure(f"{shown!r} has changed since it was read", code="changed_meanwhile", advice="read it again")
     return info
 
 
-def _exists(shown: str) -> ToolFailure:
+def _exists_failure(shown: str) -> ToolFailure:
     return ToolFailure(f"{shown!r} exists", code="exists", advice="give expected_sha256 to replace what you have read")
 
 

@@ -76,16 +76,16 @@ def _worked_example(place: int, bundle: Bundle) -> str:
 def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
     """Return the step as data. White space and Unicode's forms of the same text make no difference."""
     value: dict[str, Any] = {
-        "workflow": _shortened(step.workflow, MAX_RECENT_GOAL),
-        "role": _shortened(step.role, MAX_RECENT_GOAL),
-        "step": _shortened(step.step, MAX_RECENT_GOAL),
-        "goal": _shortened(step.goal, MAX_GOAL),
-        "constraints": [_shortened(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]],
+        "workflow": _shorten_text(step.workflow, MAX_RECENT_GOAL),
+        "role": _shorten_text(step.role, MAX_RECENT_GOAL),
+        "step": _shorten_text(step.step, MAX_RECENT_GOAL),
+        "goal": _shorten_text(step.goal, MAX_GOAL),
+        "constraints": [_shorten_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]],
         "recent_steps": [
             {
-                "role": _shortened(was.role, MAX_RECENT_GOAL),
-                "step": _shortened(was.step, MAX_RECENT_GOAL),
-                "goal": _shortened(was.goal, MAX_RECENT_GOAL),
+                "role": _shorten_text(was.role, MAX_RECENT_GOAL),
+                "step": _shorten_text(was.step, MAX_RECENT_GOAL),
+                "goal": _shorten_text(was.goal, MAX_RECENT_GOAL),
                 "bundles": list(was.bundle_ids),
             }
             for was in recent
@@ -111,7 +111,7 @@ def _line(place: int, bundle: Bundle) -> str:
     return _json(value)
 
 
-def _shortened(text: str, limit: int) -> str:
+def _shorten_text(text: str, limit: int) -> str:
     """Return a text normalised (NFC, runs of white space as one space) and cut."""
     # Looked at no further than needed: normalising is the only work here that grows with the text.
     plain = " ".join(unicodedata.normalize("NFC", text[: 4 * limit]).split())
@@ -123,10 +123,10 @@ def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return "".join(c if c.isprintable() else _escape_character(c) for c in text)
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
 

@@ -117,7 +117,7 @@ class _Admission:
             idempotent=self.server.trust == "trusted" and is_hinted_idempotent(raw.get("annotations")),
         )
         return AdmittedTool(
-            card=_counted(card, self.count),
+            card=_with_tokens(card, self.count),
             definition=encode(raw),
             title=cleaned(_title(raw))[:200],
             effects=hinted_effects(raw.get("annotations")),
@@ -202,7 +202,7 @@ def is_hinted_idempotent(annotations: Any) -> bool:
     return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
-def _counted(card: Card, count: Callable[[str], int] | None) -> Card:
+def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:
     name = exposed_names((card.name,))[card.name]
     text = encode(exposed_definition(card, name, "openai"))
     tokens = count(text) if count is not None else -(-len(text) // 4)

@@ -59,14 +59,14 @@ def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequenc
 def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
     """Return a copy of the definition without its volatile fields and with meaningless order settled."""
     mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
-    copy: dict[str, Any] = _without(dict(definition), mine)
+    copy: dict[str, Any] = _without_paths(dict(definition), mine)
     for key in ("inputSchema", "outputSchema"):
         if key in copy:
             copy[key] = rewritten(copy[key], _sorted_lists)
     return copy
 
 
-def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+def _without_paths(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
     """Return a copy of the value; what a path leads to is left out (in a list: null, to keep the places)."""
     if not paths:
         return value
@@ -75,13 +75,13 @@ def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
         for key, inner in value.items():
             rest = [path[1:] for path in paths if path[0] in (key, "*")]
             if () not in rest:
-                kept[key] = _without(inner, rest)
+                kept[key] = _without_paths(inner, rest)
         return kept
     if isinstance(value, list):
         items = []
         for index, inner in enumerate(value):
             rest = [path[1:] for path in paths if path[0] in (str(index), "*")]
-            items.append(None if () in rest else _without(inner, rest))
+            items.append(None if () in rest else _without_paths(inner, rest))
         return items
     return value
 

@@ -131,7 +131,7 @@ class _Schemas:
 
     def multiplying(self, limits: DefinitionLimits) -> Fault | None:
         sizes: dict[int, int] = {}
-        trail = {id(self._root): (iter(self._inside(self._root)), [1])}
+        trail = {id(self._root): (iter(self._subschemas_of(self._root)), [1])}
         while trail:
             current = next(reversed(trail))
             children, counted = trail[current]
@@ -141,7 +141,7 @@ class _Schemas:
                 elif id(child) in sizes:
                     counted.append(sizes[id(child)])
                 else:
-                    trail[id(child)] = (iter(self._inside(child)), [1])
+                    trail[id(child)] = (iter(self._subschemas_of(child)), [1])
                     break
             else:
                 del trail[current]
@@ -161,6 +161,6 @@ class _Schemas:
         inner = (child for place, child in subschemas(schema) if place[0] in _SAME_VALUE)
         yield from (child for child in (*self._targets(schema), *inner) if isinstance(child, dict))
 
-    def _inside(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _subschemas_of(self, schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         inner = (child for _, child in subschemas(schema))
         yield from (child for child in (*self._targets(schema), *inner) if isinstance(child, dict))

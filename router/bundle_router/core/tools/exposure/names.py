@@ -40,7 +40,7 @@ def _reads_back(canonical: str, plain: str) -> bool:
     )
 
 
-def _suffixed(canonical: str, plain: str, digits: int = _MARK) -> str:
+def _suffix(canonical: str, plain: str, digits: int = _MARK) -> str:
     mark = hashlib.sha256(canonical.encode()).hexdigest()[:digits]
     return f"{plain[: MAX_NAME - digits - 1]}_{mark}"
 
@@ -74,18 +74,18 @@ def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
     """
     canonical = tuple(canonical)
     unprefixed = _bare_names(canonical, bare) if bare else {}
-    return {**_prefixed(name for name in canonical if name not in unprefixed), **unprefixed}
+    return {**_prefix_names(name for name in canonical if name not in unprefixed), **unprefixed}
 
 
-def _prefixed(canonical: Iterable[str]) -> dict[str, str]:
+def _prefix_names(canonical: Iterable[str]) -> dict[str, str]:
     plain = {name: _plain_name(name) for name in canonical}
     counts = Counter(short.lower() for short in plain.values())
     names = {
-        name: short if counts[short.lower()] == 1 and _reads_back(name, short) else _suffixed(name, short)
+        name: short if counts[short.lower()] == 1 and _reads_back(name, short) else _suffix(name, short)
         for name, short in plain.items()
     }
     marked = Counter(name.lower() for name in names.values())
     if len(marked) < len(names):  # two digests begin alike: someone took the trouble
-        again = {name: _suffixed(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
+        again = {name: _suffix(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
         names |= again
     return names

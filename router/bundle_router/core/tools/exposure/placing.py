@@ -84,7 +84,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
     return frozenset(
         tool
         for one in held
-        if _over(catalog, one)
+        if _is_over_budget(catalog, one)
         for tool in one.tools
         if MODES[mode_of(catalog, one.bundle, tool)].in_array
     )
@@ -127,9 +127,9 @@ def place(
     """Return where every permitted tool is. `room` is the step's, `began` the activation that it began with: what was
     in the array then stays. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it; what it
     leaves out comes after, by name."""
-    places, homes = _wanted(catalog, held)
-    chosen = _chosen(catalog, held, places, homes, ranked)
-    asked = _asked(catalog, activation, began or activation, places, set(chosen))
+    places, homes = _wanted_places(catalog, held)
+    chosen = _choose_direct(catalog, held, places, homes, ranked)
+    asked = _asked_places(catalog, activation, began or activation, places, set(chosen))
     order = _places(activation, held)
     direct: list[tuple[tuple[int, str], PlacedTool]] = []
     activated: set[str] = set()
@@ -143,7 +143,7 @@ def place(
     beside: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
     for tool, where in places.items():
         if tool not in shown:  # what has no room in the array waits for it
-            beside["deferred" if MODES[where].in_array else where].append(_placed(catalog, tool, homes[tool]))
+            beside["deferred" if MODES[where].in_array else where].append(_place_tool(catalog, tool, homes[tool]))
     beside["direct"] = [placed for _, placed in order_of]
     return Placement(
         **{where: tuple(rows) for where, rows in beside.items()},
@@ -161,12 +161,12 @@ def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int
     return None if at is None else bisect_left(places, at)
 
 
-def _placed(catalog: Catalog, tool: str, bundle: str) -> PlacedTool:
+def _place_tool(catalog: Catalog, tool: str, bundle: str) -> PlacedTool:
     card = catalog.cards.get(tool)
     return PlacedTool(tool, bundle, card.tokens if card is not None else 0)
 
 
-def _wanted(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:
+def _wanted_places(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:
     """Return the most open place that any shown bundle gives each tool, and the first bundle that gives it."""
     places: dict[str, Place] = {}
     homes: dict[str, str] = {}
@@ -178,14 +178,14 @@ def _wanted(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Pl
     return places, homes
 
 
-def _over(catalog: Catalog, one: ShownBundle) -> bool:
+def _is_over_budget(catalog: Catalog, one: ShownBundle) -> bool:
     limit = one.bundle.max_tokens
     if limit is None:
         return False
     return sum(catalog.cards[t].tokens for t in one.tools if MODES[mode_of(catalog, one.bundle, t)].in_array) > limit
 
 
-def _chosen(
+def _choose_direct(
     catalog: Catalog,
     held: Sequence[ShownBundle],
     places: Mapping[str, Place],
@@ -197,7 +197,7 @@ def _chosen(
     chosen: list[str] = []
     for one in held:
         mine = [tool for tool in one.tools if homes[tool] == one.bundle.id and MODES[places[tool]].in_array]
-        if not _over(catalog, one):
+        if not _is_over_budget(catalog, one):
             chosen += mine
             continue
         first = {*one.bundle.companions, *(t for t in mine if is_named_by_skill(catalog, one.bundle, t))}
@@ -207,7 +207,7 @@ def _chosen(
     return chosen
 
 
-def _asked(
+def _asked_places(
     catalog: Catalog, activation: Activation, began: Activation, places: Mapping[str, Place], chosen: Set[str]
 ) -> dict[str, int]:
     """Return tools the run asked for that are not direct anyway, with their places in the array. First those of before

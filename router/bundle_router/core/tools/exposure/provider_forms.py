@@ -63,15 +63,15 @@ def with_deferred(
         ]
         return (dict(ANTHROPIC_SEARCH), *shown, *later)
     spaces = [_namespace(id_, text, cards, names) for id_, text, cards in deferred if cards]
-    return (*(_flat(row) for row in shown), *spaces, dict(OPENAI_SEARCH))
+    return (*(_flatten(row) for row in shown), *spaces, dict(OPENAI_SEARCH))
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a function of the chat completions form in that of the Responses API."""
     return {"type": "function", **row["function"]}
 
 
 def _namespace(id_: str, text: str, cards: Sequence[Card], names: Mapping[str, str]) -> dict[str, Any]:
-    functions = [{**_flat(definition(card, names[card.name], "openai")), "defer_loading": True} for card in cards]
+    functions = [{**_flatten(definition(card, names[card.name], "openai")), "defer_loading": True} for card in cards]
     short = " ".join(text.split())[:MAX_NAMESPACE_TEXT]
     return {"type": "namespace", "name": _UNSAFE.sub("_", id_)[:64], "description": short, "tools": functions}

@@ -43,10 +43,10 @@ def read_page(page: ReadArtifact, text: str, data: bytes, cap: int) -> str:
         start, end = _span(page, len(data))
         shown = data[start:end].decode("utf-8", "replace")[:cap]
         end = min(end, start + len(shown.encode("utf-8", "replace"))) if len(shown) == cap else end
-        return _framed(shown, start, end, len(data), "bytes")
+        return _frame_page(shown, start, end, len(data), "bytes")
     start, end = _span(page, len(text))
     end = min(end, start + cap)
-    return _framed(text[start:end], start, end, len(text), "chars")
+    return _frame_page(text[start:end], start, end, len(text), "chars")
 
 
 def _span(page: ReadArtifact, total: int) -> tuple[int, int]:
@@ -67,10 +67,10 @@ def _line_page(page: ReadArtifact, text: str, cap: int) -> str:
         room -= len(line)
         if room <= 0:
             break
-    return _framed("".join(kept), start, start + len(kept), len(lines), "lines")
+    return _frame_page("".join(kept), start, start + len(kept), len(lines), "lines")
 
 
-def _framed(shown: str, start: int, end: int, total: int, unit: str) -> str:
+def _frame_page(shown: str, start: int, end: int, total: int, unit: str) -> str:
     if start >= total:
         return f"[nothing there: it has {total:,} {unit}]"
     more = f"; next: offset={end}" if end < total else "; the end"
@@ -116,18 +116,18 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
         for near in range(max(0, number - wanted.context), min(len(lines), number + wanted.context + 1)):
             mark = ":" if near == number else "-"
             if near not in shown or mark == ":":
-                body = _around(lines[near], span if near == number else (0, 0))
+                body = _text_around(lines[near], span if near == number else (0, 0))
                 room -= len(body) + 8 if near not in shown else 0
                 shown[near] = f"{near}{mark} {body}"
     if not hits:
         return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
-    body = _joined(shown)
+    body = _join_lines(shown)
     more = "" if hits <= MAX_HITS and room > 0 else ", the first shown: use a narrower pattern to see others"
     cut = f"; only the first {MAX_SEARCHED:,} characters were searched" if len(text) > MAX_SEARCHED else ""
     return f"{body}\n[{hits:,} of {len(lines):,} lines{more}{cut}; line numbers count from 0]"
 
 
-def _joined(shown: dict[int, str]) -> str:
+def _join_lines(shown: dict[int, str]) -> str:
     rows: list[str] = []
     last = None
     for number in sorted(shown):
@@ -138,7 +138,7 @@ def _joined(shown: dict[int, str]) -> str:
     return "\n".join(rows)
 
 
-def _around(line: str, span: tuple[int, int]) -> str:
+def _text_around(line: str, span: tuple[int, int]) -> str:
     if len(line) <= MAX_LINE:
         return line
     start = max(0, min(span[0] - MAX_LINE // 4, len(line) - MAX_LINE))

@@ -135,7 +135,7 @@ def _text(arguments: Mapping[str, Any], name: str, limit: int, *, default: str |
     return value
 
 
-def _whole(arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
+def _number(arguments: Mapping[str, Any], name: str, default: int, least: int | None, most: int) -> int:
     value = arguments.get(name, default)
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}", value.strip()):
         value = int(value)
@@ -158,7 +158,7 @@ def _artifact(arguments: Mapping[str, Any]) -> str:
 
 def _search(arguments: Mapping[str, Any]) -> SearchTools | SelectTools:
     query = _text(arguments, "query", MAX_QUERY).strip()
-    limit = _whole(arguments, "limit", MAX_FOUND, 1, 1_000)
+    limit = _number(arguments, "limit", MAX_FOUND, 1, 1_000)
     if not query.lower().startswith(SELECT):
         return SearchTools(query, limit)
     written = (name.strip() for name in query[len(SELECT) :].split(","))
@@ -174,8 +174,8 @@ def _page(arguments: Mapping[str, Any]) -> ReadArtifact:
     unit = arguments.get("unit", "chars")
     if unit not in UNITS:
         raise _Wrong(f"'unit' must be one of {', '.join(UNITS)}")
-    limit = _whole(arguments, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
-    return ReadArtifact(_artifact(arguments), _whole(arguments, "offset", 0, None, 10**12), limit, unit)
+    limit = _number(arguments, "limit", DEFAULT_LIMITS[unit], 1, 1_000_000)
+    return ReadArtifact(_artifact(arguments), _number(arguments, "offset", 0, None, 10**12), limit, unit)
 
 
 def _lines(arguments: Mapping[str, Any]) -> SearchArtifact:
@@ -184,7 +184,7 @@ def _lines(arguments: Mapping[str, Any]) -> SearchArtifact:
         raise _Wrong("'regex' must be true or false")
     pattern = _text(arguments, "pattern", MAX_PATTERN)
     query = pattern[len(JMESPATH) :].strip() if pattern.lower().startswith(JMESPATH) else ""
-    return SearchArtifact(_artifact(arguments), pattern, regex, _whole(arguments, "context", 0, 0, MAX_CONTEXT), query)
+    return SearchArtifact(_artifact(arguments), pattern, regex, _number(arguments, "context", 0, 0, MAX_CONTEXT), query)
 
 
 _READERS: Final = {

@@ -38,7 +38,7 @@ def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, 
     shares only the others ("make", "get") is not what was asked for. What ranks before the best one by words was found
     by more than words, and stays."""
     wanted = _stems(query)
-    shared = {tool: _shared(catalog, tool, wanted) for tool in ranked}
+    shared = {tool: _shared_words(catalog, tool, wanted) for tool in ranked}
     counts = Counter(word for words in shared.values() for word in words)
     telling = {word: math.log((1 + len(ranked)) / count) for word, count in counts.items()}
     scores = {tool: sum(telling[word] * weight for word, weight in words.items()) for tool, words in shared.items()}
@@ -49,7 +49,7 @@ def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, 
     return tuple(tool for at, tool in enumerate(ranked) if at <= last or scores[tool] >= FLOOR * best)
 
 
-def _shared(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:
+def _shared_words(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:
     """Return the words of the query that the tool has, with what they weigh."""
     card = catalog.cards.get(tool)
     about = wanted & _stems(card.description[:1_000] if card is not None else "")

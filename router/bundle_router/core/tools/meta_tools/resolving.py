@@ -42,14 +42,14 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
         return ResolvedName(exact, known=True)
     if name in canonical or exact in set(canonical.values()):
         return ResolvedName(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
-    wanted = _plain(name)
-    for form in (_short, _plain, lambda tool: _plain(_short(tool))):
-        matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short else (wanted,)))
+    wanted = _plain_name(name)
+    for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
+        matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
         if len(matching) == 1:
             return ResolvedName(matching[0], known=True)
         if matching:
             return ResolvedName(name, known=False, alike=tuple(matching))
-    return ResolvedName(name, known=False, alike=_nearest(name, permitted))
+    return ResolvedName(name, known=False, alike=_nearest_names(name, permitted))
 
 
 def _own_name(name: str, canonical: Mapping[str, str]) -> str:
@@ -62,18 +62,18 @@ def _own_name(name: str, canonical: Mapping[str, str]) -> str:
     return behind if behind in canonical and rest not in canonical else rest
 
 
-def _short(tool: str) -> str:
+def _short_name(tool: str) -> str:
     return tool.partition(".")[2]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return _SEPARATORS.sub("_", name.lower()).strip("_")
 
 
-def _nearest(name: str, permitted: Collection[str]) -> tuple[str, ...]:
+def _nearest_names(name: str, permitted: Collection[str]) -> tuple[str, ...]:
     suggester = Suggester()
     found = suggester.nearest(name, permitted)
-    if found is None and (shorts := {_short(tool): tool for tool in sorted(permitted, reverse=True)}):
+    if found is None and (shorts := {_short_name(tool): tool for tool in sorted(permitted, reverse=True)}):
         near = suggester.nearest(name.rpartition("__")[2].rpartition(".")[2] or name, shorts)
         found = shorts[near] if near is not None else None
     return (found,) if found is not None else ()

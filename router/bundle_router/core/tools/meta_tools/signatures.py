@@ -27,7 +27,7 @@ _NOISE: Final = re.compile(r"[*_`#]{2,}|`")
 def signature(name: str, card: Card) -> str:
     """`name(required, count: int, optional?)`."""
     schema = card.input_schema()
-    required = _required(schema)
+    required = _required_names(schema)
     properties = _properties(schema)
     ordered = sorted(properties, key=lambda key: (key not in required, list(properties).index(key)))
     room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
@@ -60,7 +60,7 @@ def one_line(text: str, limit: int) -> str:
     return (cut.rpartition(" ")[0] or cut) + "…"
 
 
-def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+def _required_names(schema: Mapping[str, Any]) -> frozenset[str]:
     named = schema.get("required")
     return frozenset(name for name in named if isinstance(name, str)) if isinstance(named, Sequence) else frozenset()
 
@@ -80,7 +80,7 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     if not isinstance(schema, Mapping) or depth > 3:
         return "any"
     if "$ref" in schema:
-        return _kind(_referred(schema["$ref"], root), root, depth + 1)
+        return _kind(_follow_reference(schema["$ref"], root), root, depth + 1)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, Sequence) and not isinstance(values, str) and values:
         written = "|".join(str(value) for value in values)
@@ -88,10 +88,10 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
             return written
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), Sequence):
-            return _either([_kind(part, root, depth + 1) for part in schema[key][:6]])
+            return _join_kinds([_kind(part, root, depth + 1) for part in schema[key][:6]])
     kind = schema.get("type")
     if isinstance(kind, Sequence) and not isinstance(kind, str):
-        return _either([_kind({**schema, "type": one}, root, depth + 1) for one in kind[:6]])
+        return _join_kinds([_kind({**schema, "type": one}, root, depth + 1) for one in kind[:6]])
     if kind == "array":
         return f"{_kind(schema['items'], root, depth + 1)}[]" if schema.get("items") else "list"
     if kind == "object" or "properties" in schema:
@@ -102,18 +102,18 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
 
 
 def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
-    properties, required = _properties(schema), _required(schema)
+    properties, required = _properties(schema), _required_names(schema)
     if depth > 1 or not 0 < len(properties) <= 6:
         return "object"
     return "{" + ", ".join(key[:64] + ("" if key in required else "?") for key in properties) + "}"
 
 
-def _either(kinds: Sequence[str]) -> str:
+def _join_kinds(kinds: Sequence[str]) -> str:
     named = [kind for kind in dict.fromkeys(kinds) if kind != "null"]
     return "|".join(named) if 0 < len(named) <= 3 else "any"
 
 
-def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
+def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
     """Return what a reference inside the schema leads to; None for any other."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None

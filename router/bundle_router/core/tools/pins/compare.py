@@ -100,7 +100,7 @@ def server_differences(
     ]
     compares_instructions = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
     if compares_instructions and admitted is not None and pins.instructions != admitted.instructions:
-        rows.append(_changed("/instructions", pins.instructions, admitted.instructions))
+        rows.append(_field_difference("/instructions", pins.instructions, admitted.instructions))
     return tuple(rows)
 
 
@@ -132,15 +132,15 @@ def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[Fie
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from _walk((*place, index), old, new)
     elif encode(before) != encode(after):
-        yield _changed(_path(place), before, after)
+        yield _field_difference(_path(place), before, after)
 
 
 def _path(place: tuple[str | int, ...]) -> str:
     return revealed(pointer(place))
 
 
-def _changed(path: str, before: Any, after: Any) -> FieldDifference:
-    old, new = _plain(before), _plain(after)
+def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
+    old, new = _plain_text(before), _plain_text(after)
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -158,12 +158,12 @@ def _part(text: str, start: int, stop: int) -> str:
     return revealed(("…" if low else "") + part + ("…" if high < len(text) else ""))
 
 
-def _plain(value: Any) -> str:
+def _plain_text(value: Any) -> str:
     return value if isinstance(value, str) else encode(value)
 
 
 def _excerpt(value: Any) -> str:
-    text = _plain(value)
+    text = _plain_text(value)
     return revealed(text if len(text) <= _WINDOW else f"{text[:_WINDOW]}… ({len(text):,} characters)")
 
 

@@ -78,31 +78,31 @@ def pins_from_text(text: str, name: str) -> Pins:
     except ValidationError as wrong:
         first = wrong.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _corrupt(name, f"{where}: {first['msg']}") from None
+        raise _corrupt_pins(name, f"{where}: {first['msg']}") from None
     except (ValueError, RecursionError) as wrong:
-        raise _corrupt(name, f"is not JSON ({wrong})") from None
+        raise _corrupt_pins(name, f"is not JSON ({wrong})") from None
     pins = Pins(
         server=written.server,
         origin=Origin(**written.origin.model_dump()),
         instructions=written.instructions,
-        pins=tuple(_checked(row, written, name) for row in written.tools),
+        pins=tuple(_check_pin(row, written, name) for row in written.tools),
         volatile=written.volatile,
     )
     if len(pins.names) != len(pins.pins):
-        raise _corrupt(name, "pins a tool twice")
+        raise _corrupt_pins(name, "pins a tool twice")
     return pins
 
 
-def _checked(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
+def _check_pin(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
     """Return the pin, when its text is the text that its digest was made of."""
     if row.definition.get("name") != row.tool or beyond_bounds(row.definition, _BOUNDS) is not None:
-        raise _corrupt(name, f"the text beside {row.tool!r} is not a definition of it")
+        raise _corrupt_pins(name, f"the text beside {row.tool!r} is not a definition of it")
     try:
         digest = identity(row.definition, written.instructions, volatile_paths(written.volatile))
     except VolatileError as wrong:
-        raise _corrupt(name, str(wrong)) from None
+        raise _corrupt_pins(name, str(wrong)) from None
     if digest != row.sha256:
-        raise _corrupt(name, f"the text of {row.tool!r} is not what its digest was made of")
+        raise _corrupt_pins(name, f"the text of {row.tool!r} is not what its digest was made of")
     return Pin(row.tool, row.sha256, encode(row.definition), row.tokens, row.counted)
 
 
@@ -113,7 +113,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _corrupt(name: str, what: str) -> CorruptPins:
+def _corrupt_pins(name: str, what: str) -> CorruptPins:
     return CorruptPins(
         f"{name}: {what}", advice="restore it from version control, or review the server again with `bundle-router pin`"
     )

@@ -39,7 +39,7 @@ def usable(
     `reviewed` is `pins.reviewed(server)` where the caller has kept it. Raises VolatileError.
     """
     if pins is None:
-        return _unpinned(admitted, server, setting)
+        return _unpinned_cards(admitted, server, setting)
     known = reviewed if reviewed is not None else pins.reviewed(server)
     listed = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
@@ -54,7 +54,7 @@ def usable(
     return UsableCards(cards, tuple((server.name, tool) for tool in sorted(listed - allowed)))
 
 
-def _unpinned(admitted: Admitted | None, server: Server, setting: PinSetting) -> UsableCards:
+def _unpinned_cards(admitted: Admitted | None, server: Server, setting: PinSetting) -> UsableCards:
     free = not server.traits.is_remote or (setting == "trusted-may-skip" and server.trust == "trusted")
     if not free:
         return UsableCards(drifted=((server.name, WHOLE_SERVER),))
@@ -94,11 +94,11 @@ def with_cards(catalog: Catalog, known: Iterable[UsableCards]) -> Catalog:
     by_server: dict[str, list[str]] = {}
     for name, card in sorted(cards.items()):
         by_server.setdefault(card.server, []).append(name)
-    bundles = {id_: _expanded(bundle, by_server, catalog.servers) for id_, bundle in catalog.bundles.items()}
+    bundles = {id_: _expand_globs(bundle, by_server, catalog.servers) for id_, bundle in catalog.bundles.items()}
     return replace(catalog, bundles=bundles, cards={**catalog.cards, **cards})
 
 
-def _expanded(bundle: Bundle, by_server: Mapping[str, list[str]], servers: Mapping[str, Server]) -> Bundle:
+def _expand_globs(bundle: Bundle, by_server: Mapping[str, list[str]], servers: Mapping[str, Server]) -> Bundle:
     """Return the bundle with the tools its globs cover. They stay globs besides: the server may list more."""
     found = {
         name

@@ -107,7 +107,7 @@ def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
 
 def _cut_before(text: str, at: int) -> int:
     """Return a place at or before `at`: behind a line end if one is in the second half, never inside a reference."""
-    at = _outside(text, at, before=True)
+    at = _edge_outside(text, at, before=True)
     line_end = text.rfind("\n", at // 2, at)
     if line_end >= 0:
         return line_end + 1
@@ -116,12 +116,12 @@ def _cut_before(text: str, at: int) -> int:
 
 def _cut_after(text: str, at: int) -> int:
     """Return the same for the start of the tail: at or behind `at`."""
-    at = _outside(text, at, before=False)
+    at = _edge_outside(text, at, before=False)
     line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
     return line_end + 1 if line_end >= 0 else at
 
 
-def _outside(text: str, at: int, *, before: bool) -> int:
+def _edge_outside(text: str, at: int, *, before: bool) -> int:
     """`at`, or the edge of the artifact reference that it stands in."""
     opened = text.rfind("[artifact ", max(0, at - 600), at)
     match = _REFERENCE.match(text, opened) if opened >= 0 else None

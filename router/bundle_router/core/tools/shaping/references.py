@@ -87,17 +87,17 @@ class References:
 
     def media(self, block: Media) -> str:
         """Return the reference to a media block."""
-        return self._refer(block.data, "media", claimed=block.mime_type, name=block.name)
+        return self._refer_to(block.data, "media", claimed=block.mime_type, name=block.name)
 
     def text(self, text: str) -> str:
         """Return the text with its payloads replaced."""
         if "data:" in text or "DATA:" in text:
-            text = _replaced(text, _uris(text), self._of_uri)
+            text = _replace_spans(text, _uris(text), self._of_uri)
         if len(text) < LONG:
             return text
         if "\n" in text:
-            text = _replaced(text, _line_blocks(text), self._of_lines)
-        return _replaced(text, _runs(text), self._of_run)
+            text = _replace_spans(text, _line_blocks(text), self._of_lines)
+        return _replace_spans(text, _runs(text), self._of_run)
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Return the JSON value with its payloads replaced. What has none is given back itself."""
@@ -114,7 +114,7 @@ class References:
         if payload is None and all(map(_is_plain, value)) and all(map(_is_plain, value.values())):
             return value
         replaced = {
-            key if _is_plain(key) else self.text(key): self._declared(item, value)
+            key if _is_plain(key) else self.text(key): self._declared_payload(item, value)
             if key == payload
             else item
             if _is_plain(item)
@@ -131,14 +131,14 @@ class References:
         if _is_base64(whole, _SHORTEST) and (len(whole) >= LONG or _STARTS.match(whole)):
             data = _decode(whole)
             if data and self._is_media(data):
-                return self._refer(data, "embedded")
+                return self._refer_to(data, "embedded")
         elif len(whole) >= LONG and "\n" in whole and _is_base64(joined := "".join(whole.split()), _SHORTEST):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
-                return self._refer(data, "embedded")
+                return self._refer_to(data, "embedded")
         return self.text(text)
 
-    def _declared(self, payload: str, holder: dict[str, Any]) -> str:
+    def _declared_payload(self, payload: str, holder: dict[str, Any]) -> str:
         """Return the payload of an object that says it is one: an MCP image, audio or blob resource."""
         words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
         claimed = next((word for word in words if isinstance(word, str)), "")
@@ -147,7 +147,7 @@ class References:
         if data is None:
             what = f"{len(payload):,} characters" if len(payload) >= LONG else payload
             return f"[media that can't be decoded{_as_claimed(claimed)}, not base64: {what}]"
-        return self._refer(data, "embedded", claimed=claimed)
+        return self._refer_to(data, "embedded", claimed=claimed)
 
     def _of_uri(self, uri: str) -> str:
         head = _DATA_URI.match(uri)
@@ -155,7 +155,7 @@ class References:
             plain = _PLAIN_URI.match(uri)
             assert plain is not None  # noqa: S101 - `_uris` gives nothing else
             data = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), uri[plain.end() :].encode("utf-8", "replace"))
-            return self._refer(data, "embedded", claimed=plain["type"])
+            return self._refer_to(data, "embedded", claimed=plain["type"])
         payload = uri[head.end() :].replace("\\/", "/")
         if "%" in payload:
             payload = _PERCENT.sub(lambda m: bytes([int(m[1], 16)]), payload.encode()).decode("latin-1")
@@ -163,7 +163,7 @@ class References:
         data_or_none = _decode(payload[:end])
         if not data_or_none or not (len(payload) >= LONG or self._is_media(data_or_none) or self._looks > MAX_LOOKS):
             return uri
-        return self._refer(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", "")) + payload[end:]
+        return self._refer_to(data_or_none, "embedded", claimed=(head["type"] or "").replace("\\", "")) + payload[end:]
 
     def _of_lines(self, block: str) -> str:
         *lines, last = block.split("\n")
@@ -171,7 +171,7 @@ class References:
         for joined, rest in ((whole + last.strip(), ""), (whole, "\n" + last)):
             data = _decode(joined) if joined.rstrip("=") and len(joined) % 4 == 0 else None
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
-                return self._refer(data, "embedded") + rest
+                return self._refer_to(data, "embedded") + rest
         return block
 
     def _of_run(self, run_as_written: str) -> str:
@@ -193,9 +193,9 @@ class References:
         for at in [*starts, *_starts_in(segment)][:_MAX_STARTS]:
             data = _decode(segment[at:])
             if data and self._is_media(data):
-                return segment[:at] + self._refer(data, "embedded")
+                return segment[:at] + self._refer_to(data, "embedded")
         data = _decode(segment) if _looks_like_bytes(segment) else None
-        return self._refer(data, "embedded") if data else None
+        return self._refer_to(data, "embedded") if data else None
 
     def _is_media(self, data: bytes) -> bool:
         if hashlib.sha256(data).hexdigest() in self._blobs:
@@ -205,7 +205,7 @@ class References:
 
     # --- what stands in their place ---
 
-    def _refer(self, data: bytes, role: Role, *, claimed: str = "", name: str = "") -> str:
+    def _refer_to(self, data: bytes, role: Role, *, claimed: str = "", name: str = "") -> str:
         if not data:
             return f"[empty media{_as_claimed(claimed)}: 0 bytes]"
         sha256 = hashlib.sha256(data).hexdigest()
@@ -240,7 +240,7 @@ def _payload_key(value: dict[str, Any]) -> str | None:
 Span = tuple[int, int]
 
 
-def _replaced(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
+def _replace_spans(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
     """Return the text with something else in place of each span."""
     parts: list[str] = []
     at = 0

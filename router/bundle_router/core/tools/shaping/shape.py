@@ -74,7 +74,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
     }
     text = shown or EMPTY
     if len(shown) > max_chars:
-        cuts = _bound(pieces, shown, max_chars)
+        cuts = _bound_pieces(pieces, shown, max_chars)
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
         text += "\n" + _notice(text, references, pieces, reading)
@@ -84,7 +84,7 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         original_bytes=sum(_size(block, sizes) for block in blocks),
         kept_bytes=len(text.encode("utf-8")),
         rule="+".join(rule for rule in _RULES if rules.get(rule)) if any(rules.values()) else "as_is",
-        flags=(LOOKS_LIKE_ERROR,) if _failed(pieces) else (),
+        flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
         parts=tuple(one.part for one in pieces) if text is shown and any(one.uri for one in pieces) else (),
     )
 
@@ -98,7 +98,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         raw = dumped(value)
         shown = visible(raw)
         return _Piece("", shown, value, escaped=shown != raw, size=len(raw.encode("utf-8", "surrogatepass")))
-    text = _titled(block) if isinstance(block, Text) else block.value
+    text = _title_text(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
     margin = 2 * max_chars + _MARGIN  # escaping halves at most (`\r\n`), so each margin can fill the cap alone
@@ -111,7 +111,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
     return _Piece(full, "".join(parts), None, escaped, hidden)
 
 
-def _titled(block: Text) -> str:
+def _title_text(block: Text) -> str:
     """Return the text, under a line that names the resource where it is one's."""
     if not block.uri:
         return block.text
@@ -122,7 +122,7 @@ def _line(text: str) -> str:
     return without_surrogates(" ".join(text.split()))
 
 
-def _bound(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
+def _bound_pieces(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
     """Return the pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
@@ -148,7 +148,7 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece], reading
     return f"{whole}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{more}]"
 
 
-def _failed(pieces: Sequence[_Piece]) -> bool:
+def _says_failed(pieces: Sequence[_Piece]) -> bool:
     """Judged by the first thing the result says."""
     first = next((piece for piece in pieces if piece.shown.strip()), None)
     if first is None:
@@ -194,13 +194,13 @@ def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
     """Return True when the texts say what the value says; the better of the two then stands in the texts' place."""
     texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text) and not block.uri]
     for index, text in texts:
-        if _same(text, value):
+        if _is_same_json(text, value):
             if not isinstance(value, str):
                 kept[index] = Data(value)
             return True
     if len(texts) < 2 or not isinstance(value, list) or len(value) != len(texts):
         return False
-    if not all(_same(text, item) for (_, text), item in zip(texts, value, strict=True)):
+    if not all(_is_same_json(text, item) for (_, text), item in zip(texts, value, strict=True)):
         return False
     if not all(isinstance(item, str) for item in value):
         for index, _ in texts:
@@ -209,16 +209,16 @@ def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
     return True
 
 
-def _same(text: str, value: Any) -> bool:
+def _is_same_json(text: str, value: Any) -> bool:
     if isinstance(value, str):
         return text.strip() == value.strip() and value.strip() != ""
     if isinstance(value, dict | list):
         parsed = parse(text)
-        return type(parsed) is type(value) and _equal(parsed, value)
+        return type(parsed) is type(value) and _is_equal_json(parsed, value)
     return text.strip() == json.dumps(value)
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _is_equal_json(left: Any, right: Any) -> bool:
     """Equal as JSON: unlike Python's, `1` and `true` differ, and NaN equals nothing."""
     waiting = [(left, right)]
     while waiting:
@@ -293,7 +293,7 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
         if isinstance(block, Text):
             left -= len(block.text) + _EACH
         elif isinstance(block, Data):
-            left = _left(block.value, left)
+            left = _budget_left(block.value, left)
         else:
             return False
         if left < 0:
@@ -301,7 +301,7 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
     return True
 
 
-def _left(value: Any, left: int) -> int:
+def _budget_left(value: Any, left: int) -> int:
     """Return what is left of a budget after a JSON value; negative as soon as it is spent."""
     todo = [value]
     while todo and left >= 0:

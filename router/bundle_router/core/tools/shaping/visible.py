@@ -36,10 +36,10 @@ _KEYCAPS: Final = frozenset("#*0123456789\u00a9\u00ae")
 
 def visible(text: str) -> str:
     """Return the text with invisible characters written out as `\\u202e` (JSON's own escapes, so JSON stays JSON)."""
-    return "".join(_visible(part) for part in slices(text)) if len(text) > _SLICE else _visible(text)
+    return "".join(_escape_invisible(part) for part in slices(text)) if len(text) > _SLICE else _escape_invisible(text)
 
 
-def _visible(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return text
     return _PATTERN.sub(_escape, text)

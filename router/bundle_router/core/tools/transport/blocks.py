@@ -45,7 +45,7 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
             blocks.append(Text(f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are taken]"))
     elif "content" in result:
         blocks.append(Data(content))
-    if structured is not None and not _repeats(structured, content):
+    if structured is not None and not _repeats_content(structured, content):
         blocks.append(Data(structured))
     if not blocks and "content" not in result and structured is None:
         rest = {key: value for key, value in result.items() if key not in ("_meta", "isError", "resultType")}
@@ -54,7 +54,7 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _repeats(structured: Any, content: Any) -> bool:
+def _repeats_content(structured: Any, content: Any) -> bool:
     """Return whether structured content is the content once more, as a real file server sends it with media."""
     return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
@@ -95,13 +95,13 @@ def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
     if not isinstance(data, str) or not data:
         return Text(f"[{label}: empty, the server sent no data]")
     try:
-        decoded = _decoded(_padded(data), b"-_" if "-" in data or "_" in data else None)
+        decoded = _decode_base64(_pad_base64(data), b"-_" if "-" in data or "_" in data else None)
     except (binascii.Error, ValueError):
         return Text(f"[{label}: can't be decoded, its {len(data):,} characters are not base64]")
     return Media(decoded, claimed, name) if decoded else Text(f"[{label}: empty]")
 
 
-def _decoded(data: str, altchars: bytes | None) -> bytes:
+def _decode_base64(data: str, altchars: bytes | None) -> bytes:
     """Return the bytes of base64, a slice at a time: a decoder holds the interpreter until it is through."""
     slices = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
     if any("=" in one for one in slices[:-1]):
@@ -109,7 +109,7 @@ def _decoded(data: str, altchars: bytes | None) -> bytes:
     return b"".join(base64.b64decode(one, altchars=altchars, validate=True) for one in slices)
 
 
-def _padded(data: str) -> str:
+def _pad_base64(data: str) -> str:
     """Take line breaks out, put missing `=` in: both are common and harmless."""
     if "\n" in data or "\r" in data:
         data = data.replace("\n", "").replace("\r", "")

@@ -46,7 +46,7 @@ class Pages:
                 self.cut = f"only the first {self.bounds.max_tools:,} tools were read"
                 return None
             self._admit(item)
-        return self._next(page.get("nextCursor"))
+        return self._next_cursor(page.get("nextCursor"))
 
     def _admit(self, item: Any) -> None:
         if len(self.rejected) > self.bounds.max_tools:
@@ -89,7 +89,7 @@ class Pages:
         self.rejected.append((name[:MAX_SHOWN_NAME], _CONTESTED))
         return _CONTESTED
 
-    def _next(self, cursor: Any) -> str | None:
+    def _next_cursor(self, cursor: Any) -> str | None:
         if not isinstance(cursor, str) or not cursor:
             return None
         if cursor in self._cursors:

@@ -86,26 +86,26 @@ def seen_in_commands(passage: TextPassage) -> Iterator[Seen]:
 def decoded_texts(passage: TextPassage) -> Iterator[str]:
     """Readable texts that stand in the passage in base64, hexadecimal, escapes or character codes."""
     for match in _HEX.finditer(passage.raw):
-        yield from _readable(binascii.unhexlify(match[1]))
+        yield from _readable_texts(binascii.unhexlify(match[1]))
     for match in _ESCAPED_HEX.finditer(passage.raw):
-        yield from _readable(binascii.unhexlify(match[0].replace("\\x", "")))
+        yield from _readable_texts(binascii.unhexlify(match[0].replace("\\x", "")))
     for match in _BASE64.finditer(passage.raw):
         body = match[0].rstrip("=").replace("-", "+").replace("_", "/")
         for skip in (0, 1, 2, 3):
             piece = body[skip:]
             piece = piece[: len(piece) - 1] if len(piece) % 4 == 1 else piece
             try:
-                yield from _readable(base64.b64decode(piece + "=" * (-len(piece) % 4)))
+                yield from _readable_texts(base64.b64decode(piece + "=" * (-len(piece) % 4)))
             except (binascii.Error, ValueError):
                 continue
     for match in _PERCENT.finditer(passage.raw):
         yield unquote(match[0])
     for match in _CODES.finditer(passage.raw):
         numbers = [int(number) for number in re.findall(r"\d+", match[0])]
-        yield from _readable(bytes(number for number in numbers if number < 256))
+        yield from _readable_texts(bytes(number for number in numbers if number < 256))
 
 
-def _readable(data: bytes) -> Iterator[str]:
+def _readable_texts(data: bytes) -> Iterator[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -99,7 +99,7 @@ def inspect(
     seen beside it; `instructions` are the server's own."""
     found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
-        for rule, seen in _seen(passage):
+        for rule, seen in _seen_in_passage(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
     for rule, seen in neighbours.seen_beside(definition, server):
         found.setdefault(rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen))
@@ -111,7 +111,7 @@ def _finding(rule: str, where: str, seen: str) -> LightFinding:
     return LightFinding(rule, where, visible(" ".join(seen.split())[:160]), RULES[rule][0])
 
 
-def _seen(passage: TextPassage) -> Iterator[Seen]:
+def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
     yield from seen_in_characters(passage)
     yield from seen_in_layout(passage)
     yield from seen_in_commands(passage)

@@ -76,13 +76,13 @@ def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
     bare = sentence.bare
     if not bare.strip():
         return
-    yield from _orders(bare)
-    yield from _movements(bare)
+    yield from _find_orders(bare)
+    yield from _find_movements(bare)
     if MUST.search(bare):
         yield "told-to", text[:100]
 
 
-def _orders(sentence: str) -> Iterator[Seen]:
+def _find_orders(sentence: str) -> Iterator[Seen]:
     drop = DROP.search(sentence)
     if drop and _is_order(sentence, drop.start()):
         rest = sentence[drop.start() : drop.start() + 120]
@@ -138,7 +138,7 @@ def _is_order(sentence: str, at: int) -> bool:
     )
 
 
-def _movements(sentence: str) -> Iterator[Seen]:
+def _find_movements(sentence: str) -> Iterator[Seen]:
     """Things that go where they should not."""
     at_home = HOME.search(sentence) is not None
     secret = SECRET.search(sentence)

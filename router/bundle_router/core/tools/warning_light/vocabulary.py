@@ -10,22 +10,22 @@ import re
 from typing import Final
 
 
-def _any(*words: str) -> re.Pattern[str]:
+def _any_of_words(*words: str) -> re.Pattern[str]:
     return re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])")
 
 
-DROP: Final = _any(
+DROP: Final = _any_of_words(
     "ignor(?:e|ing)", "disregard(?:ing)?", "forget(?:ting)?", "overrid(?:e|ing)", "bypass(?:ing)?", "discard",
     "neglect", "skip", "dismiss", "abandon", "erase",
     "do(?: not|n't) (?:follow|obey|comply with|listen to|adhere to)", "stop following", "supersed(?:e|es|ing)",
     "replac(?:e|es) (?:all )?(?:your|the)", "void", "cancel", "nullify",
 )  # fmt: skip
-BEFORE: Final = _any(
+BEFORE: Final = _any_of_words(
     "previous(?:ly)?", "prior", "above", "earlier", "preceding", "former", "foregoing", "existing", "original",
     "initial", "all (?:other|of your|of the|your|the)", "any (?:other|of your|of the|your)", "your", "system",
     "safety", "everything", "anything", "developer", "so far", "before this", "up to now",
 )  # fmt: skip
-RULES: Final = _any(
+RULES: Final = _any_of_words(
     "instructions?", "prompts?", "rules?", "guidelines?", "guidance", "directives?", "polic(?:y|ies)", "constraints?",
     "restrictions?", "safeguards?", "guardrails?", "safety", "training", "context", "commands?", "orders?",
     "messages?", "programming", "limitations?", "told", "said", "protocols?", "alignment", "filters?", "directions?",
@@ -56,12 +56,12 @@ BECOME: Final = re.compile(
     r"|\bnew (?:system )?(?:instructions?|directives?)\s?:|\bcomply with (?:the|any|every|all) (?:requests?"
     r"|instructions?|commands?)|\bdo anything now\b|\bjailbr(?:ea|o)k"
 )
-SHOW: Final = _any(
+SHOW: Final = _any_of_words(
     "reveal", "disclos(?:e|ing)", "print", "repeat", "output", "return", "show", "tell", "dump", "expose", "leak",
     "send", "include", "give", "recite", "share", "append", "pass", "provide", "echo", "write out", "insert", "paste",
     "put", "copy",
 )  # fmt: skip
-PROMPT: Final = _any(
+PROMPT: Final = _any_of_words(
     "(?:your|the) (?:full |entire |whole |complete |hidden |initial |original |own )?system (?:prompt"
     "|message|instructions?)",
     "(?:your|the) (?:hidden|initial|original|internal|secret|confidential) (?:prompt|instructions?)",
@@ -71,7 +71,7 @@ PROMPT: Final = _any(
     "(?:user|previous|earlier|all)(?:'s)? messages", "your (?:chain of thought|reasoning|memory|context(?: window)?)",
     "(?:tool|function) (?:definitions|list) you",
 )  # fmt: skip
-SEND: Final = _any(
+SEND: Final = _any_of_words(
     "sends?", "sending", "posts?", "posting", "uploads?", "uploading", "transmits?", "transmitting", "forwards?",
     "forwarding", "exfiltrates?", "exfiltrating", "leaks?", "leaking", "e-?mails?", "mails?", "reports?", "shares?",
     "sharing", "relays?", "deliver", "delivers", "submits?", "submitting", "publish(?:es)?", "beacons?",
@@ -79,11 +79,11 @@ SEND: Final = _any(
     "including", "attach(?:es)?", "append", "appends", "embed", "embeds", "encode", "pass", "passes", "bcc", "cc",
     "phones? home", "logs?", "mirrors?", "transfers?", "broadcasts?",
 )  # fmt: skip
-STEAL: Final = _any(
+STEAL: Final = _any_of_words(
     r"exfiltrat\w{0,4}", "leak(?:s|ing)?", "steal(?:s|ing)?", "harvest(?:s|ing)?", "siphon(?:s|ing)?",
     "smuggl(?:e|es|ing)", "phones? home", "beacons?",
 )  # fmt: skip
-SECRET: Final = _any(
+SECRET: Final = _any_of_words(
     r"~?/?\.?(?:ssh|aws|gnupg|kube|docker)/[\w./*-]{1,60}", r"id_(?:rsa|ed25519|dsa|ecdsa)\w{0,4}", "id rsa",
     "/etc/(?:passwd|shadow|sudoers|hosts)", r"\.env(?:\.\w{1,20})?(?: files?)?", r"\.netrc", r"\.npmrc", r"\.pgpass",
     r"\.git-credentials", r"\.bash_history", r"[\w./~-]{0,40}mcp\.json", r"claude_desktop_config\.json", r"\.pem\b",
@@ -108,7 +108,7 @@ FILE_SECRET: Final = re.compile(
     r"|\.netrc|\.npmrc|\.git-credentials|\.bash_history|\bmcp\.json\b|claude_desktop_config|(?<![\w.])\.env\b"
     r"|\bprivate[ _]keys?\b|\bseed phrase|\bkeychain\b|\.docker/config"
 )
-OUTSIDE: Final = _any(
+OUTSIDE: Final = _any_of_words(
     r"(?:to|at|into|onto|via|with|through|towards?|using|=)\s{1,3}(?:the )?[`<(\"']?https?://\w{0,9}",
     "remote(?:ly)?", "external(?:ly)?", "third[- ]party", "attackers?(?:'s)?", "webhooks?",
     r"(?:our|my|a|an|the|this) (?:\w{2,20} ){0,2}(?:server|endpoint|url|host|domain|collector|address"
@@ -129,7 +129,7 @@ CONTENTS: Final = re.compile(
     r"\b(?:contents?|text|body|output|copy|dump|value|data) (?:of|from)\b|\breading\b|\bread from\b"
 )
 """A path alone may be asked for honestly; what stands in the file may not."""
-FETCH: Final = _any(
+FETCH: Final = _any_of_words(
     "reads?", "reading", "fetch(?:es)?", "loads?", "opens?", "cat", "access(?:es)?", "retrieves?", "collects?",
     "gathers?", "gets?", "obtains?", "grabs?", "extracts?", "copies", "copy", "dumps?", "scans?", "look up",
     "include", "find", "lists?", "harvests?", "captures?",
@@ -167,13 +167,13 @@ BESIDES: Final = re.compile(
     "|in addition|furthermore|simultaneously|meanwhile|quietly|automatically|covertly|afterwards?"
     r"|before returning|after which|and then|then)\b)"
 )
-ACTS_OUTSIDE: Final = _any(
+ACTS_OUTSIDE: Final = _any_of_words(
     "sends?", "posts?", "posting", "uploads?", "transmits?", "forwards?", "exfiltrates?", "leaks?", "e-?mails?",
     "reports?", "relays?", "submits?", "beacons?", "phones? home", "streams?", "pushes", "mirrors?", "bcc",
     "cop(?:y|ies)", "logs?", "notif(?:y|ies)", "shares?", "publish(?:es)?", "calls?", "pings?", "contacts?",
     "writes?", "transfers?",
 )  # fmt: skip
-FAR: Final = _any(
+FAR: Final = _any_of_words(
     "(?:remote|external|third[- ]party|attacker(?:'s)?|offsite|outside|hidden|unrelated|foreign"
     r"|command[- ]and[- ]control|c2) (?:\w{2,20} ){0,2}(?:server|endpoint|url|host|domain|service|address"
     "|site|api|location|machine|account|collector|party|system)s?",
@@ -200,16 +200,16 @@ EVERY_REQUEST: Final = re.compile(
     r"|asks|prompt|task|goal|intent|wants?)"
 )
 """Words that want a tool found whatever is asked, as no honest tool has to be."""
-WHENEVER: Final = _any("when(?:ever)?", "if", "(?:every|each|any) time", "once", "after", "while")
-IS_CALLED: Final = _any(
+WHENEVER: Final = _any_of_words("when(?:ever)?", "if", "(?:every|each|any) time", "once", "after", "while")
+IS_CALLED: Final = _any_of_words(
     "tools?", "functions?", "server", "is (?:called|used|invoked|present|available)", "call(?:ing)?", "us(?:e|ing)",
     "invok(?:e|ing)", "sending",
 )  # fmt: skip
-ALTERS: Final = _any(
+ALTERS: Final = _any_of_words(
     "change", "replace", "set", "redirect", "modify", "alter", "swap", "add", "append", "bcc", "also", "always", "must",
     "instead", "substitute", "overwrite", "rewrite", "insert", "include", "use",
 )  # fmt: skip
-ARGUMENTS: Final = _any(
+ARGUMENTS: Final = _any_of_words(
     "recipients?", "address", "destination", "parameter", "argument", "account", "amount", "number", "url", "endpoint",
     "bcc", "cc", "to field", "path", "host", "proxy", "iban", "wallet",
 )  # fmt: skip
