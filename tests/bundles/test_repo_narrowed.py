@@ -198,7 +198,7 @@ def test_a_hidden_folder_is_not_entered_by_any_name(hiding: Root, path: str) -> 
 def test_a_hidden_folder_is_left_out_of_a_listing_and_counted(hiding: Root) -> None:
     names = [entry.name for entry in hiding.scandir(".", limit=100)]
     assert names == ["alias", "job", "runs-old", "to-record", "to-runs"]
-    assert hiding.hidden.note() == " 1 folder hidden: the router's own records."
+    assert hiding.hidden.note() == " 1 place hidden: the router's own."
     assert hiding.read("runs-old/notes.txt", max_bytes=100) == b"mine\n"
 
 
@@ -377,7 +377,7 @@ def records(tree: Path) -> ToolContext:
 
 def test_a_listing_says_that_a_folder_is_hidden(records: ToolContext) -> None:
     head, *names = call("list_dir", records, depth=3).splitlines()
-    assert head.endswith(" 1 folder hidden: the router's own records.")
+    assert head.endswith(" 1 place hidden: the router's own.")
     assert not [name for name in names if name.startswith("runs/")]
     assert "runs-old/r1/routing.jsonl  19 bytes" in names
     assert "job/runs/r1/" in names
@@ -444,7 +444,7 @@ def test_git_reads_no_hidden_folder_whatever_link_leads_there(tree: Path, record
                     assert not is_shown, path
 
 
-HIDDEN_NOTE = " 1 folder hidden: the router's own records."
+HIDDEN_NOTE = " 1 place hidden: the router's own."
 
 
 def test_a_search_leaves_hidden_folders_out_and_says_so(engine: TextSearch, records: ToolContext) -> None:

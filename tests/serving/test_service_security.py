@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router import Router, Step
 from bundle_router.errors import RequestError
-from bundle_router.serving import AccessTokens, ServiceAddress
+from bundle_router.serving import AccessTokens, ServiceAddress, serve
 from bundle_router.serving.http import NOTHING
 from bundle_router.serving.refusals import RefusalApp
 
@@ -400,3 +401,47 @@ def test_no_token_is_kept_or_shown(site: Any, capfd: pytest.CaptureFixture[str])
     assert json.loads(said.splitlines()[-1])["event"]
     for token in (ALICE, key):
         assert token not in kept + said
+
+
+def test_no_tool_reads_or_changes_what_the_service_is_kept_by(tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "notes.md").write_text("sha256 and PRIVATE KEY are words\n")
+    served = trustme.CA().issue_cert("127.0.0.1")
+    served.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    served.private_key_pem.write_to_path(folder / "key.pem")
+    files = ("tokens.toml", "key.pem", "cert.pem")
+    tokens, step = token_file(folder), Step(run_id="r", workflow="feature", role="implementer", step="edit")
+    kept = {name: (folder / name).read_bytes() for name in files}
+    address = ServiceAddress("127.0.0.1", 0, (), str(folder / "cert.pem"), str(folder / "key.pem"))
+
+    async def work() -> None:
+        async with Router.open("config", runs=tmp_path / "runs", workspace=folder) as router:
+            await router.route(step)
+            for name in files:
+                assert (await router.call("r", "repo.read_file", {"path": name})).ok, "a file like any other, so far"
+            async with serve(router, tokens=tokens, address=address):
+                for name in files:
+                    read = await router.call("r", "repo.read_file", {"path": name})
+                    forged = {"path": name, "content": "[tokens.mine]\n", "expected_sha256": sha256_of(kept[name])}
+                    written = await router.call("r", "workspace.write_file", forged)
+                    assert (read.code, written.code) == ("hidden", "protected"), name
+                found = await router.call("r", "repo.ripgrep", {"pattern": "sha256|PRIVATE KEY"})
+                listed = await router.call("r", "repo.list_dir", {"path": "."})
+                assert "notes.md" in listed.text
+                assert not any(name in found.text + listed.text for name in files)
+                shown = await router.call("r", "workspace.exec", {"binary": "python", "args": ["-m", "pytest", "-q"]})
+                assert "1 passed" in shown.text
+
+    (folder / "test_it.py").write_text(
+        "import pathlib\n\ndef test_it():\n"
+        f"    found = [pathlib.Path(name).read_bytes() for name in {files!r} if pathlib.Path(name).exists()]\n"
+        "    assert not any(b'sha256' in text or b'PRIVATE KEY' in text for text in found)\n"
+    )
+    asyncio.run(work())
+    assert {name: (folder / name).read_bytes() for name in files} == kept
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -85,7 +85,7 @@ async def serve_mcp(
 
     access: EndpointAccess = router.endpoint if isinstance(router, Router) else router
     requests = Requests(RequestBounds(body_s=body_s))
-    keys = await opened_keys(key, tokens)
+    keys = await opened_keys(access, key, tokens)
     address = address or ServiceAddress(port=port)
     async with (
         served_runs(access) as runs,
@@ -95,10 +95,12 @@ async def serve_mcp(
         yield endpoint
 
 
-async def opened_keys(key: str | None, tokens: AccessTokens | None) -> Keys:
-    """Return the tokens of a service. Raises RequestError."""
-    named = await asyncio.to_thread(tokens.read) if tokens is not None else ()
-    return Keys(new_key() if key is None else key, named)
+async def opened_keys(access: EndpointAccess, key: str | None, tokens: AccessTokens | None) -> Keys:
+    """Return the tokens of a service, whose file no tool reads or changes. Raises RequestError."""
+    if tokens is None:
+        return Keys(new_key() if key is None else key)
+    access.hide(str(tokens.path))
+    return Keys(new_key() if key is None else key, await asyncio.to_thread(tokens.read))
 
 
 @contextlib.asynccontextmanager
@@ -129,6 +131,7 @@ async def answering(
     from bundle_router.serving.listener import Listener
 
     address.refuse_open(has_tokens=bool(keys.named))
+    access.hide(address.certificate, address.private_key)
     access.keep_secret("endpoint", keys.key)  # those of runs are known by their shape
     listeners: list[Listener] = []
     listening = address.listen()

@@ -91,7 +91,7 @@ async def serve(
     from bundle_router.serving.service import OPEN_TO_ALL, probe_routes
     from bundle_router.wiring.effects import package_version
 
-    keys = await opened_keys(key, tokens)
+    keys = await opened_keys(router.endpoint, key, tokens)
     address = address or ServiceAddress(port=port)
     settings, version = router.catalog.settings.service, package_version()
     requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))

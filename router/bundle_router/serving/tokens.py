@@ -56,7 +56,7 @@ class AccessTokens:
     """A token file, and how it stood when it was last read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._stamp: object = None
 
     def changed(self) -> bool:
@@ -65,7 +65,7 @@ class AccessTokens:
 
     def _now(self) -> object:
         try:
-            status = self._path.stat()
+            status = self.path.stat()
         except OSError as error:
             return error.errno
         return status.st_mtime_ns, status.st_size, status.st_ino
@@ -74,7 +74,7 @@ class AccessTokens:
         """Return the tokens. Raises RequestError, which repeats nothing of the file."""
         self._stamp = self._now()
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 data = file.read(MAX_BYTES + 1)
         except OSError as error:
@@ -90,9 +90,9 @@ class AccessTokens:
     ) -> str:
         """Append a new token's table to the file, made where there is none, and return the token: it is kept nowhere.
         Raises RequestError, where it has a token of that name, too; StorageError."""
-        token, known = new_key(), self._path.exists()
+        token, known = new_key(), self.path.exists()
         if known and any(row.caller.name == name for row in self.read()):
-            raise RequestError(f"the token file {str(self._path)!r} has a token {name!r}", advice="choose another name")
+            raise RequestError(f"the token file {str(self.path)!r} has a token {name!r}", advice="choose another name")
         lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
         lines.append(f"scopes = {json.dumps(list(scopes))}")
         lines += [f"{key} = {json.dumps(text)}" for key, text in (("principal", principal), ("role", role)) if text]
@@ -100,11 +100,11 @@ class AccessTokens:
         table = ("\n" if known else "") + "\n".join(lines) + "\n"
         self._tokens_in(table.encode())
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(table)
         except OSError as error:
-            raise storage_error(f"{self._path} can't be written", error) from error
+            raise storage_error(f"{self.path} can't be written", error) from error
         return token
 
     def _tokens_in(self, data: bytes) -> tuple[NamedToken, ...]:
@@ -119,7 +119,7 @@ class AccessTokens:
 
     def _refused_error(self, why: str) -> RequestError:
         return RequestError(
-            f"the token file {str(self._path)!r} {why}",
+            f"the token file {str(self.path)!r} {why}",
             advice="it has a table [tokens.NAME] for each token, with its sha256 and its scopes",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,11 @@ class EndpointAccess:
         if self._opening is None:
             raise RequestError("this router was not opened from files", advice="open it with Router.open(...)")
         return open_reader(self._opening.runs, store=self._opening.store)
+
+    def hide(self, *files: str | None) -> None:
+        """Have no tool read or change these files from now on."""
+        if self._opening is not None:
+            self._opening.hidden.extend(os.path.realpath(file) for file in files if file is not None)
 
     @property
     def catalog(self) -> Catalog:

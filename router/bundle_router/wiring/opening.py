@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.dataclass import dataclass, replace
+from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.engine.engine import Engine, EngineVersions
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.errors import RequestError, expect
@@ -86,6 +86,8 @@ class Opening:
     development: Development
     local: LocalServers | None
     selector: Selector | None
+    hidden: list[str] = field(default_factory=list)
+    """Places that no tool reads or changes: the records, tokens of tool servers, and what `hide` adds."""
 
     def stamp(self) -> object:
         """See `Router.config_stamp`."""
@@ -113,6 +115,7 @@ class Opening:
         if self.workspace.is_relative_to(Path(self.runs).resolve()):
             advice = "keep the runs elsewhere: what they left behind is hidden from tools"
             raise RequestError(f"the workspace {str(self.workspace)!r} lies in the folder of the runs", advice=advice)
+        self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 
 
 def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
@@ -134,9 +137,9 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     redactor = open_redactor(catalog)
     diagnostics = open_diagnostics(catalog, redactor)
     warn_of_unused_tools(how.local, catalog, diagnostics)
-    protected = _protected_places(catalog, how)
     servers = PinnedServers(catalog, clock, diagnostics, redactor, development=how.development, workspace=how.workspace)
-    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, protected[:2])
+    protected = _protected_places(catalog, how)
+    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, how.hidden)
     own = open_selector(catalog, how.runs, clock, diagnostics, memories) if how.selector is None else None
     ports = EnginePorts(
         clock=clock,
@@ -171,7 +174,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
 
 
 def _protected_places(catalog: Catalog, how: Opening) -> list[str]:
-    """Return the places that no tool may write to; of the first two none may read."""
+    """Return the places that no tool may write to, besides those that none may read."""
     # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
     # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
     # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
@@ -179,5 +182,5 @@ def _protected_places(catalog: Catalog, how: Opening) -> list[str]:
     skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
     words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
     programs = [how.workspace / word for word in words if os.path.isfile(how.workspace / word)]  # noqa: PTH113  # any text is no error
-    places = (how.runs, token_folder(), how.config or "config", content / "pins", *skills, *programs)
+    places = (how.config or "config", content / "pins", *skills, *programs)
     return [str(Path(place).resolve()) for place in places]

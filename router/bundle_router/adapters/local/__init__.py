@@ -203,7 +203,7 @@ class LocalSessions:
         self._limits = limits
         self._diagnostics = diagnostics
         self._protected = tuple(protected)
-        self._hidden = tuple(hidden)
+        self._hidden = hidden  # itself: who serves the router adds to it
         self._workers = Workers(limits.max_concurrent_calls)
         self._checks = Workers(1)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -241,8 +241,8 @@ class LocalSessions:
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=lambda: bool(gone),
-                protected=self._protected,
-                hidden=self._hidden,
+                protected=(*self._protected, *self._hidden),
+                hidden=tuple(self._hidden),
                 within=place.within,
                 handed=place.files,
             )

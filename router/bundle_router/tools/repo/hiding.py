@@ -45,7 +45,7 @@ class Hidden:
 
     def note(self) -> str:
         """Return what a result has to say about them: a sentence with a space before it, or nothing."""
-        return f" {count(len(self._met), 'folder')} hidden: the router's own records." if self._met else ""
+        return f" {count(len(self._met), 'place')} hidden: the router's own." if self._met else ""
 
 
 def identity_of(path: str) -> Identity | None:
