@@ -122,6 +122,7 @@ OWNERS = {
         "router/bundle_router/serving/api/routes.py",
         "router/bundle_router/serving/mcp/mount.py",
         "router/bundle_router/serving/endpoint.py",
+        "router/bundle_router/serving/probes.py",
         "router/bundle_router/serving/service.py",
         "router/bundle_router/serving/pages/application.py",
         "router/bundle_router/serving/pages/config_routes.py",

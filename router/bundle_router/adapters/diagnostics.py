@@ -99,7 +99,9 @@ class StderrDiagnostics:
         form = self._form
         if form == "auto":
             form = "console" if self._output_stream().isatty() else "json"
-        return visible(_json_line(event) if form == "json" else _console_line(event))
+        return visible(
+            json.dumps(event, allow_nan=False, separators=(",", ":")) if form == "json" else _console_line(event)
+        )
 
     def _output_stream(self) -> TextIO:
         stream = self._stream if self._stream is not None else sys.stderr
@@ -199,10 +201,6 @@ def _shorten_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [_shorten_texts(item) for item in value]
     return value
-
-
-def _json_line(event: Event) -> str:
-    return json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def _console_line(event: Event) -> str:

@@ -106,10 +106,8 @@ class PostgresArchive(RunArchive):
 
     def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
         (count,) = self._row("select next_seq from router_runs where run_id = %s", run_id)
-        return {name: self._lines(run_id, file, count) for file, name in FILES.items()}
-
-    def _lines(self, run_id: str, file: File, end: int) -> Iterator[bytes]:
-        return (line for line, _ in self._numbered_lines(run_id, file, -1, end))
+        numbered = {name: self._numbered_lines(run_id, file, -1, count) for file, name in FILES.items()}
+        return {name: (line for line, _ in lines) for name, lines in numbered.items()}
 
     def _numbered_lines(self, run_id: str, file: File, at: int, end: int) -> Iterator[tuple[bytes, int]]:
         """Yield the lines of a file after sequence number `at`, each with the number after its own."""

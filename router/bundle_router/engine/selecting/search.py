@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question
-from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse, Step
+from bundle_router.core.models import Answer, Reason, Recall, RecentStep, Reply, SearchUse
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.selecting.goal_embedding import GoalVector, Meanings
 from bundle_router.errors import NotInstalled
@@ -104,7 +104,7 @@ class SearchSelector:
     async def find(self, question: Question, recent: Sequence[RecentStep]) -> SearchResult:
         """As `consider`, without holding the event loop for longer than a short step takes."""
         ready = self._meanings is None and question.catalog.revision in self._made
-        if ready and _size(question.step) <= MAX_INLINE:
+        if ready and len(question.step.goal) + sum(map(len, question.step.constraints)) <= MAX_INLINE:
             return self.consider(question, recent)
         return await asyncio.to_thread(self.consider, question, recent)
 
@@ -220,10 +220,6 @@ def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]
         return tuple(order)
     unknown = [id_ for id_ in order[MAX_ASKED:] if id_ in silent][:MAX_ASKED]
     return (*order[:MAX_ASKED], *unknown)
-
-
-def _size(step: Step) -> int:
-    return len(step.goal) + sum(map(len, step.constraints))
 
 
 class RankedTools:

@@ -130,12 +130,10 @@ def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
     """Return the catalog in which servers list the example tools, so that the globs of bundles cover them."""
     tools = tuple(examples)
     bundles = {
-        bundle.id: replace(bundle, tools=tuple(sorted({*bundle.tools, *_covered_tools(bundle, tools)})))
+        bundle.id: replace(
+            bundle, tools=tuple(sorted({*bundle.tools, *(t for t in tools if first_match(bundle.patterns, t))}))
+        )
         for bundle in catalog.bundles.values()
         if bundle.patterns
     }
     return replace(catalog, bundles={**catalog.bundles, **bundles}) if bundles else catalog
-
-
-def _covered_tools(bundle: Bundle, tools: Iterable[str]) -> Iterable[str]:
-    return (tool for tool in tools if first_match(bundle.patterns, tool) is not None)
