@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from bundle_router.errors import RequestError, UnknownRun
 from bundle_router.serving import Keys, key_from_env, new_key
+from bundle_router.serving import requests as requests_under_way
 from bundle_router.serving.gate import Destination, destination_of, path_of
 from bundle_router.serving.mcp.mount import METHODS
-from bundle_router.serving.requests import RequestBounds
+from bundle_router.serving.requests import RequestBounds, Requests
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -386,6 +387,36 @@ def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any, monkeypatc
         writer.close()
 
     site.serve(work)
+
+
+def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(requests_under_way, "SETTLED_S", 0.0)
+    monkeypatch.setattr(requests_under_way, "give_memory_back", lambda: given.append(1))
+    requests = Requests(RequestBounds())
+
+    async def crowd(size: int) -> None:
+        together = asyncio.Barrier(size)
+
+        async def app(*_of: Any) -> None:
+            await together.wait()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        asked = (requests.carry_out(app, {"method": "POST"}, receive, app) for _ in range(size))
+        await asyncio.gather(*map(asyncio.create_task, asked))
+
+    async def work() -> None:
+        for size in (10, 63, 64, 200, 10):
+            await crowd(size)
+            await asyncio.get_running_loop().run_in_executor(None, lambda: None)  # behind what was given to it
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(work())
+    assert len(given) == 2
+    requests_under_way.give_memory_back()  # where the C library can't, nothing happens
 
 
 def test_it_listens_on_loopback_alone(site: Any) -> None:

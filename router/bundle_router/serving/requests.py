@@ -10,6 +10,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +26,12 @@ BUSY: Final = Refusal(
     503, "busy", "Too many requests are under way: try again when some have ended.", _RETRY, "wait, then try again"
 )
 CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RETRY, "ask again once it is up")
+
+
+CROWD: Final = 64
+"""So many requests at a time need memory that few need again."""
+SETTLED_S: Final = 6.0
+"""Until the connections of a crowd that has gone were closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class Requests:
         self.too_large = Refusal(413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes")
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
+        self._most = 0
+        """How many there were at a time since memory was given back last."""
 
     @property
     def under_way(self) -> int:
@@ -64,6 +74,7 @@ class Requests:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self._tasks[task] = scope["method"]
+        self._most = max(self._most, len(self._tasks))
         try:
             body = await self._body(task, receive)
             if isinstance(body, Refusal):
@@ -80,6 +91,10 @@ class Requests:
                 await refuse(CLOSING, scope, send)
         finally:
             del self._tasks[task]
+            if self._most >= CROWD > 8 * len(self._tasks):
+                self._most = 0
+                loop = asyncio.get_running_loop()
+                loop.call_later(SETTLED_S, loop.run_in_executor, None, give_memory_back)
 
     async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
         """Return the whole body; None when the client went away. The bound is a timer that begins with the loop's next
@@ -128,6 +143,12 @@ class Requests:
             task.cancel()
         if rest:
             await asyncio.wait(rest)
+
+
+def give_memory_back() -> None:
+    """Have the C library give the system what is free: glibc keeps pages that a crowd needed."""
+    with contextlib.suppress(AttributeError, OSError):  # another library, which has no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class LimitedRequests:

@@ -117,15 +117,12 @@ class SecretRedactor:
 
     def _redact_until_clean(self, data: bytes) -> bytes:
         for _ in range(MAX_PASSES):
-            placeholders = self._placeholders(data)
+            placeholders = [found.span() for found in _PLACEHOLDER.finditer(data) if found[1] in self._labels]
             spans = _hits_outside(_merge_hits(self._rules.hits(data), data), placeholders)
             if not spans:
                 return data
             data = _cut(data, spans)
         return f"[redacted:{WITHHELD}]".encode()
-
-    def _placeholders(self, data: bytes) -> list[tuple[int, int]]:
-        return [match.span() for match in _PLACEHOLDER.finditer(data) if match[1] in self._labels]
 
     def _is_placeholder(self, text: str) -> bool:
         match = _PLACEHOLDER.fullmatch(text.encode("utf-8", "surrogatepass"))

@@ -151,11 +151,7 @@ def _covers_field(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
 
 
 def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
-    return (
-        _covers_field(wide.workflow, narrow.workflow)
-        and _covers_field(wide.role, narrow.role)
-        and _covers_field(wide.step, narrow.step)
-    )
+    return all(_covers_field(getattr(wide, field), getattr(narrow, field)) for field in _FIELDS)
 
 
 def shadowed_by(routes: Sequence[Route]) -> dict[int, int]:
@@ -169,8 +165,10 @@ def shadowed_by(routes: Sequence[Route]) -> dict[int, int]:
     shadowed: dict[int, int] = {}
     left = MAX_PAIRS
     for index, route in enumerate(routes):
-        fields = [_first_words(names) for names in (route.workflow, route.role, route.step)]
-        near = {earlier for key in product(*({first, None} for first in fields)) for earlier in exact.get(key, ())}
+        fields: list[tuple[str | None, ...]] = [
+            (None,) if not names or "*" in names else names for names in (route.workflow, route.role, route.step)
+        ]
+        near = {earlier for key in product(*({names[0], None} for names in fields)) for earlier in exact.get(key, ())}
         for earlier in sorted({*near, *globbed}):
             left -= 1
             if left < 0:
@@ -178,23 +176,9 @@ def shadowed_by(routes: Sequence[Route]) -> dict[int, int]:
             if _covers(routes[earlier], route):
                 shadowed[index] = earlier
                 break
-        if _has_real_glob(route):
+        if any(name is not None and is_glob(name) for names in fields for name in names):
             globbed.append(index)
         elif index not in shadowed:
-            for words in product(*(_words(names) for names in (route.workflow, route.role, route.step))):
+            for words in product(*fields):
                 exact.setdefault(words, []).append(index)
     return shadowed
-
-
-def _first_words(names: tuple[str, ...]) -> str | None:
-    return None if not names or "*" in names else names[0]
-
-
-def _words(names: tuple[str, ...]) -> tuple[str | None, ...]:
-    return (None,) if not names or "*" in names else names
-
-
-def _has_real_glob(route: Route) -> bool:
-    return any(
-        is_glob(name) for names in (route.workflow, route.role, route.step) if "*" not in names for name in names
-    )
