@@ -312,7 +312,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
             self.watch, self.report, self.keep_secret = router.watch, router.report, router.keep_secret
             self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
-            self.log_listener = router.log_listener
+            self.log_listener, self.hide = router.log_listener, router.hide
 
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("secret of the inside")
@@ -365,7 +365,7 @@ def test_an_ended_endpoint_hears_of_no_decision_any_more(site: Any) -> None:
             self.call, self.report, self.keep_secret = router.call, router.report, router.keep_secret
             self.media, self.catalog, self.principal = router.media, router.catalog, router.principal
             self.passes, self.ask, self.follow = router.passes, router.ask, router.follow
-            self.log_listener = router.log_listener
+            self.log_listener, self.hide = router.log_listener, router.hide
 
         def watch(self, heard: Any) -> Any:
             self.watchers.add(heard)
