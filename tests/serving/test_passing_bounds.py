@@ -227,7 +227,8 @@ def test_what_the_sdk_makes_of_a_clients_message_is_told_of_without_its_text(
         assert (await post(relay, "ping", {}, session, id=2)).status == 200
 
     relayed(tmp_path, work)
-    assert not caplog.records
+    # The server behind it is in this process too, and tells of a connection that ends while it reads.
+    assert not [record for record in caplog.records if record.name.startswith("mcp")]
     assert '"event":"mcp.warned","run_id":"r","where":"mcp.server' in capfd.readouterr().err
 
 
