@@ -111,11 +111,14 @@ def test_the_shipped_folder_itself_is_loaded_once_under_whatever_name(
     assert load(files, cards=cards).revision == load(read_config(), cards=cards).revision
 
 
-def test_a_file_that_was_read_before_is_not_read_again_unless_it_changed_or_is_wrong(cards: Mapping[str, Card]) -> None:
+def test_a_file_that_was_read_before_is_not_read_again_unless_it_changed_or_is_wrong(
+    tmp_path: Path, cards: Mapping[str, Card]
+) -> None:
     bundle = '[bundles."{}"]\ndescription = "Here."\ntools = ["repo.read_file"]\neffects = ["read"]\n'
 
     def resolved(text: str) -> ResolvedConfig:
-        return resolve([*read_config(), from_bytes("bundles.toml", "b.toml", text.encode(), "project")], cards)
+        (tmp_path / "bundles.toml").write_text(text, encoding="utf-8")
+        return resolve(read_config(tmp_path), cards)
 
     once, again, changed = (resolved(bundle.format(name)) for name in ("a.b", "a.b", "a.c"))
     assert again.written.bundles["a.b"] is once.written.bundles["a.b"]

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -391,19 +390,6 @@ def test_the_cap_holds_for_everything_but_what_the_step_itself_needs(
     assert not set(decision.evicted) & mapped
     assert set(decision.evicted) <= {catalog.id_today(id_) for id_ in before.ids}
     assert not set(decision.evicted) & set(decision.after.ids)
-
-
-@given(catalogs(), st.tuples(facts_, facts_), activations, steps, st.integers(0, 9))
-@examples(200)
-def test_what_is_kept_of_a_route_is_what_would_be_decided_anew(
-    catalog: Catalog, facts: tuple[Facts, Facts], before: Activation, step: Step, later: int
-) -> None:
-    moved = Activation(tuple(replace(entry, used=entry.used + later) for entry in before.entries))
-    turned = Activation(tuple(replace(entry, used=9 - entry.used) for entry in before.entries))
-    mapped = replace(catalog, routes=(Route("r", bundles=(*IDS[:2], "unknown")),))
-    for routed, known, activation in product((catalog, mapped), facts, (before, moved, turned)):
-        kept, anew = (decide(each, known, activation, step) for each in (routed, replace(routed)))
-        assert kept == anew if isinstance(anew, Decision) else isinstance(kept, Question)
 
 
 @given(catalogs(), facts_, activations, steps, replies)

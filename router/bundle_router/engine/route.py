@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
@@ -33,6 +33,7 @@ from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
 Messages = Sequence[Mapping[str, Any]]
+_MAX_KEPT: Final = 1_024  # decisions that are kept beside one catalog
 _NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))  # the last two: where the engine names one
 
 
@@ -183,7 +184,7 @@ def _decide(
             known = _known_decision(run, request)
             if known is not None:
                 return known
-            decision = decide(request.catalog, request.facts, _activation(run, request), request.step)
+            decision = decide_cached(request.catalog, request.facts, _activation(run, request), request.step)
             facts = request.facts
             if isinstance(decision, Question):
                 if reply is None:
@@ -197,6 +198,29 @@ def _decide(
                 run.fold.take(record, record.decision.seq)
                 return record.decision
         raise run.moved_too_often()
+
+
+def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
+    """Return what `decide` does, kept beside the catalog for all runs that come by with the same; of `used`, only what
+    was used after what counts. Not kept: offers, whose use of 0 means more, and policies of steps: they can be big."""
+    last = max((entry.used for entry in activation.entries), default=0)
+    rows = [(e.id, e.origin, last - e.used, e.inherited, e.place, e.tools) for e in activation.entries]
+    budgets = step.max_bundles, step.max_tools, step.max_tokens
+    kept: dict[object, tuple[int, Decision]] = catalog.memo.setdefault("decided", {})  # type: ignore[assignment] # ours
+    key = facts, step.workflow, step.role, step.step, step.policy, budgets, *rows
+    if (found := kept.get(key)) is None:
+        decision = decide(catalog, facts, activation, step)
+        if isinstance(decision, Question) or step.policy is not None or facts.grants:
+            return decision
+        if not any(entry.origin == "shortlist" for entry in (*activation.entries, *decision.after.entries)):
+            if len(kept) >= _MAX_KEPT:
+                kept.clear()
+            kept[key] = last, decision
+        return decision
+    after, later = found[1].after, last - found[0]
+    if later:
+        after = Activation(tuple(replace(entry, used=entry.used + later) for entry in after.entries))
+    return replace(found[1], before=activation, after=after)
 
 
 def _activation(run: OpenRun, request: RouteRequest) -> Activation:

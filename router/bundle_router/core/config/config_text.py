@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-from bundle_router.dataclass import dataclass
+from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import Problem
 
 MAX_BYTES: Final = 8 * 1024 * 1024
@@ -37,7 +37,7 @@ FILE_NAMES: Final = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml
 class ConfigFile:
     """A config file as it was read. `display_path` is how the user would type it.
 
-    `fault` is set, and `text` empty, when it could not be read as text at all.
+    `fault` is set, and `text` empty, when it could not be read as text. `memo`, no part of the value: what it came to.
     """
 
     name: str
@@ -45,6 +45,7 @@ class ConfigFile:
     text: str
     layer: Layer = "project"
     fault: Problem | None = None
+    memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:

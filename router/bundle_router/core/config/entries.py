@@ -56,13 +56,9 @@ class FileContent:
     broken: dict[str, set[str]] = field(default_factory=dict)
 
 
-_SOUND: Final[dict[ConfigFile, FileContent]] = {}
-"""What the files said that were read last and had nothing wrong: to open a router over them again costs half."""
-
-
 def read(file: ConfigFile, report: Report) -> FileContent:
-    """Return what the file says; what is wrong with it goes to the report."""
-    if (kept := _SOUND.get(file)) is not None:  # another thread may clear them
+    """Return what the file says, kept beside it where nothing is wrong; what is wrong with it goes to the report."""
+    if isinstance(kept := file.memo.get("content"), FileContent):
         return kept
     content = FileContent()
     data = parse(file, report)
@@ -83,10 +79,8 @@ def read(file: ConfigFile, report: Report) -> FileContent:
                 content.broken.setdefault(key, set()).add(name)
             if entry.value is not None:
                 entries.append(entry)
-    if len(file.text) < 1 << 16 and not report.counts[file.display_path]:
-        if len(_SOUND) > 15:
-            _SOUND.clear()
-        _SOUND[file] = content
+    if not report.counts[file.display_path]:
+        file.memo["content"] = content
     return content
 
 

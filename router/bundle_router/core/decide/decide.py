@@ -23,7 +23,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
@@ -58,9 +58,7 @@ from bundle_router.core.tools.exposure.placing import (
     shown_at_most,
     wanted_direct,
 )
-from bundle_router.dataclass import dataclass, replace
-
-_MAX_MAPPED: Final = 1_024  # decisions of routes alone that are kept for one catalog
+from bundle_router.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +90,18 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
     plan = plan_for(catalog, step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
-        return _mapped(catalog, facts, activation, step, plan)
-    if catalog.settings.fallback.order != ("default",):
+        return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping"))
+    order, permitted = catalog.settings.fallback.order, Candidates(())
+    if order != ("default",):
         excluded = tuple(bundle.id for id_ in route.bundles if (bundle := catalog.bundle(id_))) if route else ()
         permitted = plan.verdicts.candidates(facts, route.ask if route else None, excluded)
-        question = Question(catalog, facts, activation, step, route, permitted)
-        if len(permitted.ids) >= 2:
-            return question
-        only = tuple(id_ for id_ in permitted.ids if may_be_offered(catalog, catalog.bundles[id_]))
-        if only and "shortlist" in catalog.settings.fallback.order:
-            return settle(question, Answer(only, "shortlist", "shortlist", "it is the only bundle that may be picked"))
-    return _unanswered(catalog, facts, activation, step, route, _UNASKED)
+    question = Question(catalog, facts, activation, step, route, permitted)
+    if len(permitted.ids) >= 2:
+        return question
+    only = tuple(id_ for id_ in permitted.ids if may_be_offered(catalog, catalog.bundles[id_]))
+    if only and "shortlist" in order:
+        return settle(question, Answer(only, "shortlist", "shortlist", "it is the only bundle that may be picked"))
+    return _unanswered(question, _UNASKED)
 
 
 def settle(
@@ -116,7 +115,7 @@ def settle(
     ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
     selection = _Selection(answer, failure, answer.model, search, nothing=not ids)
     if not ids:
-        return _conclude_with(question, selection)
+        return _unanswered(question, selection)
     picks = tuple(_Need(id_, answer.reason, selection.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
@@ -134,7 +133,7 @@ def give_up(
     `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
     degraded.
     """
-    return _conclude_with(question, _Selection(None, failure, model, search))
+    return _unanswered(question, _Selection(None, failure, model, search))
 
 
 # --- what was heard, and what it comes to ---------------------------------------------------------------------------
@@ -220,42 +219,20 @@ class _Settling:
         return ""
 
 
-def _conclude_with(question: Question, selection: _Selection) -> Decision:
-    return _unanswered(question.catalog, question.facts, question.activation, question.step, question.route, selection)
-
-
-def _unanswered(
-    catalog: Catalog, facts: Facts, activation: Activation, step: Step, route: Route | None, selection: _Selection
-) -> Decision:
-    if route is not None and route.bundles:
-        return _build_decision(catalog, facts, activation, step, _Settling(route, "mapping", (), selection))
-    needs = _default_needs(catalog)
-    source: Source = "default" if needs else "none"
-    return _build_decision(catalog, facts, activation, step, _Settling(route, source, needs, selection))
+def _unanswered(question: Question, selection: _Selection) -> Decision:
+    catalog, route = question.catalog, question.route
+    source: Source = "mapping"
+    needs: tuple[_Need, ...] = ()
+    if route is None or not route.bundles:
+        needs = _default_needs(catalog)
+        source = "default" if needs else "none"
+    how = _Settling(route, source, needs, selection)
+    return _build_decision(catalog, question.facts, question.activation, question.step, how)
 
 
 def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
     fallback = catalog.settings.fallback
     return tuple(_Need(id_, "default", "[fallback] default") for id_ in fallback.default if "default" in fallback.order)
-
-
-def _mapped(catalog: Catalog, facts: Facts, activation: Activation, step: Step, plan: Plan) -> Decision:
-    """Return what a route alone decides. Of the step its address and budgets alone count, and of `used` alone what was
-    used after what: so it is worked out once for all runs that come by here, unless tools were asked for or offered."""
-    if any(entry.tools or entry.origin == "shortlist" for entry in activation.entries):
-        return _build_decision(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
-    last = max((entry.used for entry in activation.entries), default=0)
-    rows = [(entry.id, entry.origin, last - entry.used, entry.inherited, entry.place) for entry in activation.entries]
-    kept, key = indexes_of(catalog).mapped, (id(plan), step.max_bundles, step.max_tools, step.max_tokens, *rows)
-    found = kept.get(key)
-    if found is None or found[0] is not plan or found[1] is not facts:
-        if len(kept) >= _MAX_MAPPED:
-            kept.clear()
-        settled = _build_decision(catalog, facts, activation, step, _Settling(plan.route, "mapping"))
-        kept[key] = plan, facts, last, settled
-        return settled
-    later = [replace(entry, used=entry.used + last - found[2]) for entry in found[3].after.entries]
-    return replace(found[3], before=activation, after=Activation(tuple(later)))
 
 
 def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
@@ -274,13 +251,10 @@ def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step
     only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
     only_offered |= {id_ for id_, reason in needed if reason == "shortlist"}
 
-    known: dict[str, tuple[str, ...] | None] = {}
-
+    @cache
     def tools_of(id_: str) -> tuple[str, ...] | None:
-        if id_ not in known:
-            tools = _tools_of(catalog, id_)
-            known[id_] = () if tools is not None and id_ in only_offered else tools
-        return known[id_]
+        tools = _tools_of(catalog, id_)
+        return () if tools is not None and id_ in only_offered else tools
 
     applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
     if settings.sticky:

@@ -15,7 +15,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
 from bundle_router.core.decide.mapping import Address, RouteLookup
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict, unknown, with_facts
-from bundle_router.core.models import Decision, Facts, Grant, Step, StepPolicy
+from bundle_router.core.models import Facts, Grant, Step, StepPolicy
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.patterns import first_match
 from bundle_router.dataclass import dataclass
@@ -134,8 +134,6 @@ class Indexes:
         self.all_tokens = sum(card.tokens for card in catalog.cards.values())
         self._catalog = catalog
         self._mapping = RouteLookup(catalog.routes)
-        self.mapped: dict[object, tuple[Plan, Facts, int, Decision]] = {}
-        """What routes alone decided, for who comes to the same place again (`decide`)."""
         self._begin()
 
     def _begin(self) -> None:

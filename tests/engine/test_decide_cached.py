@@ -1,0 +1,159 @@
+"""Decisions that are kept beside a catalog are the decisions that `decide` takes, whatever was kept before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any
+
+import pytest
+from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Route, Settings
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Facts, Grant, Step, StepPolicy
+from bundle_router.engine.route import decide_cached
+from bundle_router.testing import fake_router, small_catalog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.test_decide_properties import IDS, activations, catalogs, facts_, steps
+from tests.profiles import examples
+
+STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "s"}
+DOWN = (("s", "down"),)
+LATER = (Entry("y", "mapped", 2, place=1), Entry("z", "mapped", 1))
+"""What a run has that was at bundles z and y before."""
+MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "facts.capabilities": ({}, {"capabilities": frozenset()}),
+    "facts.unavailable": ({}, {"unavailable": DOWN}),
+    "facts.drifted": ({}, {"drifted": (("s", "x"),)}),
+    "facts.pending": ({"unavailable": DOWN}, {"unavailable": DOWN, "pending": ("s",)}),
+    "facts.grants": ({}, {"grants": (Grant("w", "r", "s", StepPolicy(deny=("x",))),)}),
+    "step.workflow": ({}, {"workflow": "other"}),
+    "step.role": ({}, {"role": "other"}),
+    "step.step": ({}, {"step": "other"}),
+    "step.policy": ({}, {"policy": StepPolicy(deny=("x",))}),
+    "step.max_bundles": ({}, {"max_bundles": 1}),
+    "step.max_tools": ({}, {"max_tools": 1}),
+    "step.max_tokens": ({}, {"max_tokens": 10}),
+    "entry.id": ({"entries": LATER[:1]}, {"entries": (replace(LATER[0], id="z"),)}),
+    "entry.origin": ({"entries": LATER}, {"entries": (replace(LATER[0], origin="search"), LATER[1])}),
+    "entry.used": ({"entries": LATER}, {"entries": (replace(LATER[0], used=1), replace(LATER[1], used=2))}),
+    "entry.inherited": ({"entries": LATER}, {"entries": (replace(LATER[0], inherited=True), LATER[1])}),
+    "entry.place": ({"entries": LATER}, {"entries": (replace(LATER[0], place=3), LATER[1])}),
+    "entry.tools": ({"entries": LATER}, {"entries": (replace(LATER[0], tools=(AskedTool("t.z", 2, 1),)), LATER[1])}),
+    "an offer that was used, and one that was not": (
+        {"step": "asks nobody", "entries": (LATER[0], replace(LATER[1], origin="shortlist", used=0))},
+        {"step": "asks nobody", "entries": (replace(LATER[0], used=3), replace(LATER[1], origin="shortlist"))},
+    ),
+    "an offer, and the same at a later time": (
+        {"step": "offers", "entries": LATER[:1]},
+        {"step": "offers", "entries": (replace(LATER[0], used=9),)},
+    ),
+    "another time": ({"entries": LATER}, {"entries": tuple(replace(one, used=one.used + 7) for one in LATER)}),
+}  # fmt: skip
+IGNORED = {
+    "run_id", "goal", "constraints", "principal", "parent_run_id", "inherit", "labels", "workspace", "key", "branch",
+    "parent_decision_id", "fixed_list",
+}  # fmt: skip
+"""Of a step, what a decision without a question does not depend on."""
+
+
+def catalog() -> Catalog:
+    needs = Bundle("x", "What it is for.", ("s.x", "s.x2"), effects=("read",), requires_env=("TOKEN",))
+    tools: dict[str, list[str] | Bundle] = {"a": ["s.a"], "x": needs, "y": ["t.y", "t.y2"], "z": ["t.z"]}
+    routes = [
+        Route("closed", workflow=("w",), role=("r",), step=("s",), bundles=("a", "x")),
+        Route("asks nobody", step=("asks nobody",), bundles=("a",), ask=("none",)),
+        Route("offers", step=("offers",), ask=("z",)),
+        Route("elsewhere", bundles=("z",)),
+    ]
+    fallback = Fallback(("search", "shortlist"))
+    return small_catalog(
+        tools, routes=routes, settings=Settings(activation=ActivationSettings(True, 5), fallback=fallback)
+    )
+
+
+def situation(changes: Mapping[str, Any]) -> tuple[Facts, Activation, Step]:
+    values = {"capabilities": frozenset({"env:TOKEN"}), **STEP, **changes}
+    facts = Facts(**{field.name: values[field.name] for field in fields(Facts) if field.name in values})
+    step = Step.model_validate({name: values[name] for name in Step.model_fields if name in values})
+    return facts, Activation(values.get("entries", ())), step
+
+
+def anew(facts: Facts, before: Activation, step: Step) -> Decision:
+    return decided(decide(catalog(), facts, before, step))
+
+
+def decided(decision: Decision | Question) -> Decision:
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def test_every_input_of_a_decision_is_varied_below_or_said_not_to_count() -> None:
+    named = {
+        *(f"facts.{field.name}" for field in fields(Facts) if field.compare),
+        *(f"step.{name}" for name in Step.model_fields if name not in IGNORED),
+        *(f"entry.{field.name}" for field in fields(Entry)),
+    }
+    assert named - MATTERS.keys() == {"facts.revisions"}  # recorded with the decision and read by nothing in it
+
+
+@pytest.mark.parametrize("name", MATTERS)
+def test_no_input_is_taken_for_another(name: str) -> None:
+    one, other = map(situation, MATTERS[name])
+    assert replace(anew(*one), before=other[1]) != anew(*other), "the row shows nothing"
+    for first, second in ((one, other), (other, one)):
+        shared = catalog()
+        for asked in (first, second, first):
+            assert decide_cached(shared, *asked) == anew(*asked)
+
+
+def test_what_is_kept_is_given_again_to_another_run_at_another_time() -> None:
+    shared = catalog()
+    facts, before, step = situation({"entries": LATER})
+    first = decided(decide_cached(shared, facts, before, step))
+    later = Activation(tuple(replace(entry, used=entry.used + 7) for entry in before.entries))
+    values = {"goal": "g", "constraints": ("c",), "principal": "p", "labels": {"l": "v"}, "key": "k", "branch": "b"}
+    for again in (before, later):
+        step = Step.model_validate(STEP | values | {"run_id": "r-2"})
+        decision = decided(decide_cached(shared, replace(facts), again, step))
+        assert (decision.bundles is first.bundles, decision) == (True, anew(facts, again, step))
+
+
+def test_a_bounded_number_is_kept() -> None:
+    shared = catalog()
+    facts, before, step = situation({})
+    asked = [step.model_copy(update={"max_tokens": 1_000 + more}) for more in range(1_025)]
+    made = [decide_cached(shared, facts, before, one) for one in (*asked[:-1], asked[0], asked[-1], asked[0])]
+    bundles = [decided(one).bundles for one in made]
+    assert bundles[1_024] is bundles[0]  # so many are kept
+    assert bundles[1_026] is not bundles[0]  # and not one more
+
+
+@pytest.mark.parametrize("name", ["step.policy", "facts.grants"])
+def test_what_rests_on_policies_of_steps_is_not_kept(name: str) -> None:
+    """They may hold thousands of patterns, and be others at each step."""
+    shared, asked = catalog(), situation(MATTERS[name][1])
+    first, again = (decided(decide_cached(shared, *asked)) for _ in range(2))
+    assert (first == again, first.bundles is again.bundles) == (True, False)
+
+
+def test_runs_of_one_router_come_by_the_same_step_with_budgets_of_their_own() -> None:
+    with fake_router(catalog()) as router:
+        shown = [router.route_sync(Step(run_id=f"r-{at}", workflow="w", role="r", step="s", max_tools=most)).bundle_ids
+                 for at, most in enumerate((None, 1, None, 0))]  # fmt: skip
+    assert shown == [["a"], ["a"], ["a"], []]
+
+
+@given(catalogs(), st.tuples(facts_, facts_), activations, steps, st.integers(0, 9))
+@examples(200)
+def test_what_is_kept_is_what_would_be_decided_anew(
+    catalog: Catalog, facts: tuple[Facts, Facts], before: Activation, step: Step, later: int
+) -> None:
+    moved = Activation(tuple(replace(entry, used=entry.used + later) for entry in before.entries))
+    turned = Activation(tuple(replace(entry, used=9 - entry.used) for entry in before.entries))
+    mapped = replace(catalog, routes=(Route("r", bundles=(*IDS[:2], "unknown")),))
+    for routed, known, activation in product((catalog, mapped), facts, (before, moved, turned)):
+        kept, made = decide_cached(routed, known, activation, step), decide(routed, known, activation, step)
+        assert kept == made if isinstance(made, Decision) else isinstance(kept, Question)
