@@ -15,6 +15,7 @@ from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import RecentStep, Reply
 from bundle_router.core.models.artifacts import Artifact as Artifact
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.search.index import Document, Embedding, Hits, Index, NearDocument, Vectors
 from bundle_router.core.tools.stubs import Program, ProgramEnd
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
@@ -109,7 +110,7 @@ class RunLog(Protocol):
         """Where the run is, for people."""
 
     @property
-    def header(self) -> Record:
+    def header(self) -> RunHeader:
         """What `run.json` says of the run, as it was when the run began."""
 
     @property
@@ -185,7 +186,7 @@ class RunStore(Protocol):
         Raises CorruptRun, StorageError.
         """
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> RunLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> RunLog:
         """Begin a run, or open the one that is there by now. One that failed leaves no run.
 
         `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.

@@ -20,9 +20,10 @@ import psycopg
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.records.chain import encode_record, genesis, seal_text
+from bundle_router.core.records.run_header import RunHeader
 
 CATALOG = "{}"
-HEADER = {"catalog_revision": "sha256:" + "0" * 64}
+HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64})
 RECORD: dict[str, Any] = {"type": "route.decided", "justification": "x" * 3000}
 
 

@@ -19,7 +19,6 @@ from bundle_router.adapters.config_files import fingerprint, read_config, scaffo
 from bundle_router.adapters.local import cards_of, shipped_cards, shipped_servers
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
-from bundle_router.core.config.reference import reference_text
 from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.written_forms import schema, schema_texts
 from bundle_router.core.decide.ceiling import ceiling_of
@@ -28,6 +27,8 @@ from bundle_router.core.models import Facts
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.lint import check
 from bundle_router.tools.workspace.grammar import Accepted, match, problems
+
+from tests.config.reference import reference_text
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")
 

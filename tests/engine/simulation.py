@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from bundle_router import Router
 from bundle_router.core.models import Text
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.engine.engine import Engine, EngineVersions
@@ -93,7 +94,7 @@ class SimulatedStore:
         log = self._worker.on_store(lambda: self._store.open(run_id))
         return self._logged(log) if log is not None else None
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> SimulatedLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> SimulatedLog:
         create = self._store.create
         made = self._worker.on_store(
             lambda: create(run_id, header=header, catalog=catalog), dies=DIES, after=True, undo=self._worker.logs.append

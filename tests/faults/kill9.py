@@ -46,7 +46,7 @@ def main() -> None:
         verdict.check(extra <= kills, f"{extra} records that nobody acknowledged, over one for each kill")
         report = Archive(runs).verify("r-1")
         verdict.check(report.ok and report.records == len(kept), f"verify: {report.broken} {report.problems}")
-        healed = len(Archive(runs).header("r-1")["healed"])
+        healed = len(Archive(runs).header("r-1").healed)
         verdict.check(healed == torn, f"{torn} torn ends, {healed} reported as healed")
     verdict.end(kills=done, acknowledged=len(acknowledged), kept=len(kept), torn_ends=torn, healed_and_reported=healed)
 

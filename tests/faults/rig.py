@@ -24,6 +24,7 @@ from bundle_router.adapters.run_log import DiskRunLog, DiskRunStore  # noqa: E40
 from bundle_router.core.catalog import Durability  # noqa: E402
 from bundle_router.core.models.canonical import digest  # noqa: E402
 from bundle_router.core.records.chain import FILES, BadLine, unseal  # noqa: E402
+from bundle_router.core.records.run_header import RunHeader  # noqa: E402
 from bundle_router.ports import ArtifactStore  # noqa: E402
 
 CATALOG = "{}"
@@ -46,7 +47,7 @@ def no_artifacts(path: str) -> ArtifactStore:
 
 def open_run(runs: Path, *, durability: Durability = "process") -> DiskRunLog:
     store = DiskRunStore(runs, clock=WallClock(), artifacts=no_artifacts, durability=durability)
-    log = store.create("r-1", header={"catalog_revision": digest(CATALOG)}, catalog=CATALOG)
+    log = store.create("r-1", header=RunHeader({"catalog_revision": digest(CATALOG)}), catalog=CATALOG)
     for _ in log.news():
         pass
     return log

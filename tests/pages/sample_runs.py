@@ -5,7 +5,6 @@ python -m tests.pages.sample_runs FOLDER
 
 from __future__ import annotations
 
-import json
 import random
 import struct
 import sys
@@ -20,7 +19,8 @@ from bundle_router.adapters.media import describe
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route
 from bundle_router.core.models import Answer, Media, Text
 from bundle_router.core.models.canonical import digest
-from bundle_router.core.records.chain import FILES, genesis, parse, seal, sealed
+from bundle_router.core.records.chain import FILES, genesis, parse, seal
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
@@ -260,11 +260,11 @@ def write(runs: MemoryRuns, folder: Path, only: Iterable[str] | None = None) -> 
             lines[file].append(data)
         for file, name in FILES.items():
             (place / name).write_bytes(b"".join(lines[file]))
-        header = {name: value for name, value in run.header.items() if name != "seal"}
+        header = dict(run.header.fields)
         header["catalogs"] = catalogs
         if run.closed:
             header |= {"closed": parse(run.sealed[-1][1])["time"], "head": head, "count": len(run.sealed)}
-        (place / "run.json").write_text(json.dumps(sealed(header)), encoding="ascii")
+        (place / "run.json").write_text(RunHeader(header).sealed().to_text(), encoding="ascii")
     return folder
 
 

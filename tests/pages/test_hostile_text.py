@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.records.chain import FILES, genesis, opening_digest, parse, seal, sealed
+from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.read_model import RunQuery
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.shaping import visible
 from bundle_router.serving.pages.application import pages
 from bundle_router.serving.pages.publishing import publish
@@ -97,13 +98,13 @@ def poison(folder: Path, run_id: str, kept: tuple[str, ...], number: Iterator[in
     for seq, file, record in records:
         made = poisoned({k: v for k, v in record.items() if k not in ("prev", "hash", "seq")}, kept, number)
         made |= {"catalog_revision": revision} if "catalog_revision" in made else {}
-        made |= {"run_json": opening_digest(header)} if seq == 0 else {}
+        made |= {"run_json": RunHeader(header).opening_digest} if seq == 0 else {}
         line, head = seal(made, seq, head)
         lines[file].append(line)
     for file, name in FILES.items():
         (place / name).write_bytes(b"".join(lines[file]))
     (place / "run.json").write_text(
-        json.dumps(sealed({**header, "head": head, "count": len(records)})), encoding="ascii"
+        RunHeader({**header, "head": head, "count": len(records)}).sealed().to_text(), encoding="ascii"
     )
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.testing import FakeClock
 
 SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("postgresql+psycopg://", "postgresql://", 1)
 REASON = "BUNDLE_ROUTER_TEST_POSTGRESQL does not name a server; .ci/run starts one"
 CATALOG = '{"servers":[]}'
-HEADER = {"catalog_revision": "sha256:" + "0" * 64, "bundle_router": "0.1.0"}
+HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64, "bundle_router": "0.1.0"})
 
 _numbers = itertools.count()
 

@@ -13,6 +13,7 @@ from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Stor
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import Record
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.ports import ArtifactStore, Redactor
 
 CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
@@ -72,7 +73,7 @@ class Runs:
         redactor: Redactor | None = None,
     ) -> DiskRunLog:
         store = self.store(durability=durability, storage=storage, redactor=redactor)
-        log = store.create(run_id, header={"catalog_revision": digest(catalog)}, catalog=catalog)
+        log = store.create(run_id, header=RunHeader({"catalog_revision": digest(catalog)}), catalog=catalog)
         self.opened.append(log)
         self.seen = [*log.news()]
         log.put_catalog(digest(catalog), catalog)

@@ -328,7 +328,7 @@ def test_many_runs_that_are_called_side_by_side_share_a_bounded_number_of_descri
         thread.join()
     assert len(list(folder.iterdir())) <= before + 64
     for log in logs:
-        assert [record["number"] for record in runs.store().open(log.header["run_id"]).news()] == [*range(6)]
+        assert [record["number"] for record in runs.store().open(log.header.run_id).news()] == [*range(6)]
 
 
 @pytest.mark.parametrize("how", ["moved", "replaced", "lock"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bundle_router.core.records.chain import faults, is_early, is_edited, opening_digest, sealed, workspace_of
+from bundle_router.core.records.chain import Head, RepairedTail
+from bundle_router.core.records.run_header import RunHeader, lost_header
 
-HEADER: dict[str, Any] = {"run_id": "r", "opened": "then", "workspace": "/a"}
-OPENING = "what it says of the opening of the run is not what the first record says"
+FIELDS: dict[str, Any] = {"run_id": "r", "opened": "then", "workspace": "/a"}
+OPENING = "does not say of the opening of the run what the first record says"
 
 
 @pytest.mark.parametrize(
@@ -21,23 +22,53 @@ OPENING = "what it says of the opening of the run is not what the first record s
     ],
 )
 def test_the_workspace_is_that_of_the_last_opening_that_names_one(more: dict[str, Any], where: str | None) -> None:
-    assert workspace_of(HEADER | more) == where
+    assert RunHeader(FIELDS | more).last_workspace == where
 
 
 def test_a_header_without_a_seal_and_a_workspace_is_an_early_one() -> None:
-    assert is_early({"run_id": "r"})
-    assert not is_early({"run_id": "r", "seal": "x"})
-    assert not is_early({"run_id": "r", "workspace": "/a"})
+    assert RunHeader({"run_id": "r"}).is_early
+    assert not RunHeader({"run_id": "r", "seal": "x"}).is_early
+    assert not RunHeader({"run_id": "r", "workspace": "/a"}).is_early
 
 
 def test_a_header_that_was_changed_or_is_not_that_of_the_first_record_is_said_to_be() -> None:
-    first = {"run_json": opening_digest(HEADER)}
+    header = RunHeader(FIELDS)
+    first = {"run_json": header.opening_digest}
     for name in ("durability", "catalogs", "healed", "reopened", "restored", "closed", "head", "count", "seal"):
-        assert opening_digest({**HEADER, name: "x"}) == first["run_json"]
-    whole = sealed({**HEADER, "closed": "later"})
-    assert not is_edited(whole)
-    assert faults(whole, first) == faults(whole, None) == faults(HEADER, {}) == []
-    assert faults({**whole, "closed": "never"}, first) == ["it was changed after it was written"]
-    moved = {**HEADER, "workspace": "/b"}
-    assert faults(moved, first) == [OPENING]
-    assert faults({**moved, "restored": "from a backup"}, first) == []
+        assert RunHeader({**FIELDS, name: "x"}).opening_digest == first["run_json"]
+    whole = header.end("later", Head(1, "x")).sealed()
+    assert not whole.is_edited
+    assert whole.faults("r", first) == whole.faults("r", None) == header.faults("r", {}) == []
+    assert RunHeader({**whole.fields, "closed": "never"}).faults("r", first) == ["was changed after it was written"]
+    moved = {**FIELDS, "workspace": "/b"}
+    assert RunHeader(moved).faults("r", first) == [OPENING]
+    assert RunHeader(moved).restore("from a backup").faults("r", first) == []
+    assert header.faults("other", first) == ["belongs to run 'r'"]
+    assert RunHeader({**FIELDS, "closed": "later"}).faults("r", first) == [
+        "says the run was closed, and not with how many records"
+    ]
+
+
+def test_a_header_changes_only_in_what_may_change() -> None:
+    begun = RunHeader({"catalog_revision": "sha256:1"}).begin("r", opened="now", nonce="ab", durability="disk")
+    assert [(one.revision, one.file) for one in begun.catalogs] == [("sha256:1", "catalog.json")]
+    later = begun.with_catalogs(["sha256:2"]).with_healed([RepairedTail("a", "b", 3)]).end("then", Head(2, "x"))
+    assert later.catalogs[1].file == "catalog-2.json"
+    assert later.healed == (RepairedTail("a", "b", 3),)
+    assert (later.closed, later.head) == ("then", Head(2, "x"))
+    assert (later.reopen().closed, later.reopen().head) == ("", None)
+    assert later.opening_digest == begun.opening_digest == later.reopen().restore("again").opening_digest
+
+
+def test_a_field_that_is_not_of_its_type_reads_as_absent() -> None:
+    damaged = RunHeader(
+        {"run_id": 5, "catalogs": "none", "healed": [7], "closed": "then", "count": "two", "head": None}
+    )
+    assert (damaged.run_id, damaged.catalogs, damaged.healed, damaged.head) == ("", (), (), None)
+
+
+def test_a_lost_header_says_what_the_records_say() -> None:
+    step = {"type": "route.decided", "step": {"parent_run_id": "p"}, "catalog_revision": "c", "decision_id": "r.ab.1"}
+    found = lost_header("r", "now", [{"type": "call.started"}, step])
+    assert (found.run_id, found.parent_run_id, found.catalog_revision, found.nonce) == ("r", "p", "c", "ab")
+    assert (found.restored, found.names_parent) == ("now", True)

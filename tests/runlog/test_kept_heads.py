@@ -15,6 +15,7 @@ from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import KeptHead, faults_of_head, missing_runs
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError
 
 KEY = b"the operator's"
@@ -57,7 +58,7 @@ def test_a_head_of_another_run_is_no_head_of_this_one() -> None:
 
 def fill(root: Path, heads: FolderHeads, *run_ids: str) -> None:
     for run_id in run_ids:
-        log = HeadKeepingStore(ListStore(root), heads).create(run_id, header={}, catalog="{}")
+        log = HeadKeepingStore(ListStore(root), heads).create(run_id, header=RunHeader({}), catalog="{}")
         for number in range(4):
             log.append("routing", {"type": "note", "number": number, "time": "2026-11-01T00:00:00Z"})
 
@@ -122,7 +123,7 @@ def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(kept
 
 
 def test_a_run_that_was_taken_away_before_its_first_record_is_missed(kept: tuple[Path, FolderHeads]) -> None:
-    HeadKeepingStore(ListStore(kept[0]), kept[1]).create("three", header={}, catalog="{}")
+    HeadKeepingStore(ListStore(kept[0]), kept[1]).create("three", header=RunHeader({}), catalog="{}")
     assert archive_of(kept).verify("three").ok
     shutil.rmtree(kept[0] / "three")
     assert archive_of(kept).missing() == ["run 'three' is gone: its head says that it held 0 records"]
@@ -182,7 +183,7 @@ def test_a_head_never_goes_back(tmp_path: Path) -> None:
 def test_a_head_that_can_not_be_kept_withholds_the_acknowledgement(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log = HeadKeepingStore(ListStore(tmp_path / "runs"), FolderHeads(tmp_path / "good"))
-    run = log.create("r", header={}, catalog="{}")
+    run = log.create("r", header=RunHeader({}), catalog="{}")
     run._heads.folder = tmp_path / "file"
     with pytest.raises(StorageError):
         run.append("routing", {"type": "note"})

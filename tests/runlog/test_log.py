@@ -171,11 +171,12 @@ def test_a_secret_that_reached_the_log_is_not_written(runs: Any) -> None:
 OWNER = """
 import sys
 from bundle_router.adapters.run_log import DiskRunStore
+from bundle_router.core.records.run_header import RunHeader
 class Clock:
     def now(self): return "2026-11-21T08:02:00Z"
     def monotonic_ns(self): return 0
 log = DiskRunStore(sys.argv[1], clock=Clock(), artifacts=None).create(
-    "r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
+    "r-1", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
 log.append("routing", {"type": "route.decided", "number": 0})
 print("ready", flush=True)
 sys.stdin.read()
@@ -203,7 +204,7 @@ def test_two_processes_append_side_by_side_and_each_is_told_what_came(runs: Any,
     assert log.append("routing", runs.record(1)).seq == 1
     (other,) = log.close()
     assert (other.pid, other.name) == (owner.pid, f"process {owner.pid}")
-    assert "closed" not in runs.archive.header("r-1"), "who has it open writes its end"
+    assert "closed" not in runs.archive.header("r-1").fields, "who has it open writes its end"
 
 
 def test_a_stopped_process_keeps_nobody_from_the_run(runs: Any, owner: Any) -> None:
@@ -253,7 +254,7 @@ def test_a_second_router_of_this_process_appends_too_and_the_last_one_ends_the_r
     assert [record["number"] for record in log.news()] == [1]
     assert len(log.close()) == 1
     assert other.close() == ()
-    assert runs.archive.header("r-1")["count"] == 2
+    assert runs.archive.header("r-1").fields["count"] == 2
 
 
 def test_compare_and_append_writes_nothing_where_others_came_first(runs: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.run_log import POSIX, DiskRunStore
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.testing import FakeRedactor, MemoryRunStore
 
@@ -196,7 +197,7 @@ def test_an_edit_of_run_json_is_noticed(runs: Any, closed: bool, name: str, valu
     report = runs.archive.verify("r-1")
     assert report.ok == (unsealed and name == "reopened")  # what is added later, only the seal covers
     if not unsealed:
-        assert "run.json: it was changed after it was written" in report.problems[0]
+        assert "run.json was changed after it was written" in report.problems[0]
         with pytest.raises(CorruptRun, match=r"run\.json was changed"):
             runs.open()
 
@@ -259,7 +260,7 @@ def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_n
     closing.join(30)
     appending.join(30)
     assert again[0].seq == 1
-    assert "closed" not in runs.archive.header("r-1")
+    assert "closed" not in runs.archive.header("r-1").fields
     assert runs.numbers() == [0, 1]
 
 
@@ -350,11 +351,11 @@ def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
         return RunArtifacts(path)
 
     writer = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
-    log = writer.create("r-1", header={"catalog_revision": "sha256:0"}, catalog="{}")
+    log = writer.create("r-1", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
     sha256 = log.artifacts().put(b"kept")
     before = runs.bytes("run.json")
     fake = MemoryRunStore(FakeRedactor())
-    fake.create("r-1", header={}, catalog="{}").artifacts().put(b"kept")
+    fake.create("r-1", header=RunHeader({}), catalog="{}").artifacts().put(b"kept")
     reader = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
     for store in (reader, fake):
         opened = store.open("r-1")
@@ -371,7 +372,9 @@ def test_an_artifact_is_read_while_its_run_is_written(runs: Any) -> None:
 
 def test_show_names_the_workspace_that_the_header_states(runs: Any) -> None:
     store = runs.store()
-    store.create("r-1", header={"catalog_revision": "sha256:0", "workspace": "/srv/project"}, catalog="{}").close()
+    store.create(
+        "r-1", header=RunHeader({"catalog_revision": "sha256:0", "workspace": "/srv/project"}), catalog="{}"
+    ).close()
     assert runs.archive.summary("r-1").workspace == "/srv/project"
     command = [sys.executable, "-m", "bundle_router", "runs", "show", "r-1", "--runs", str(runs.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)

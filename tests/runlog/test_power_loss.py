@@ -137,7 +137,7 @@ def test_every_crash_state_keeps_what_was_committed_and_no_gap(make_runs: Any) -
             log.append("calls", after.record(-1))
             log.close()
             assert after.archive.verify("r-1").ok
-            assert not opened or after.archive.header("r-1")["catalogs"]
+            assert not opened or after.archive.header("r-1").catalogs
             checked += 1
 
     storage.check = check

@@ -17,10 +17,11 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.chain import FILES, check
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.ports import RunLog, RunStore
 from bundle_router.testing import FakeClock, FakeRedactor, MemoryRuns, MemoryRunStore
 
-HEADER = {"catalog_revision": "sha256:" + "0" * 64}
+HEADER = RunHeader({"catalog_revision": "sha256:" + "0" * 64})
 Make = Callable[[], RunStore]
 
 

@@ -64,7 +64,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when any decision comes out with other bundles or tools, or, under its own config, otherwise at
-    all; of an early run (`header.is_early`) only other bundles count, and what else differs is named."""
+    all; of an early run (`RunHeader.is_early`) only other bundles count, and what else differs is named."""
     from bundle_router.wiring.config_folders import load_with_places
 
     archive = archive_of(arguments)

@@ -28,9 +28,10 @@ from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
 from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed, SubRunOpened
-from bundle_router.core.records.chain import Writer, workspace_of
+from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import RunFold
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
@@ -56,7 +57,8 @@ class OpenRun:
         self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
     ) -> None:
         self.log = log
-        self.id = str(log.header["run_id"])
+        self.id = log.header.run_id
+        self.workspace = log.header.workspace
         self.fold = RunFold(recent_steps)
         self.lock = threading.Lock()
         self.durable = durable
@@ -75,9 +77,8 @@ class OpenRun:
     @property
     def parent_id(self) -> str | None:
         """Whose sub-agent the run is: its header says it and, where that was lost, its last decision."""
-        if "parent_run_id" in self.log.header or not self.fold.has_decided:
-            found: str | None = self.log.header.get("parent_run_id")
-            return found
+        if self.log.header.names_parent or not self.fold.has_decided:
+            return self.log.header.parent_run_id
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 
@@ -318,12 +319,8 @@ class RunTable:
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")
         self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
-        header = {
-            **self._versions,
-            "catalog_revision": self._catalog.revision,
-            "parent_run_id": parent_id,
-            "workspace": self.workspace,
-        }
+        stated = {"parent_run_id": parent_id, "workspace": self.workspace}
+        header = RunHeader({**self._versions, "catalog_revision": self._catalog.revision, **stated})
         if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
             # Before it begins: a run that nobody knows of would spend beside the tree.
             self._tell_root(parent_id, run_id)
@@ -487,7 +484,7 @@ class RunTable:
             return run, recorded_decision(run, decision_id)
 
     def _folder_of(self, run: OpenRun, decided: DecisionRecord) -> str:
-        root = decided.root or workspace_of(run.log.header) or self.workspace
+        root = decided.root or run.log.header.last_workspace or self.workspace
         folder = seen_from(self.workspace, root, decided.step.workspace)
         if folder is None:
             raise RequestError(

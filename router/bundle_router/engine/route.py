@@ -290,7 +290,7 @@ def _record(
     """Return the record of a decision, with the place and ids it will have. The caller holds the run's lock."""
     step, catalog = request.step, request.catalog
     now_ns = ports.clock.monotonic_ns()
-    workspace, encoded_step = run.log.header.get("workspace"), EncodedObject(step_json(step))
+    workspace, encoded_step = run.workspace, EncodedObject(step_json(step))
     stamped = replace(
         decision,
         run_id=run.id,

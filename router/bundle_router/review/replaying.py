@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.records.chain import is_early
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import ReplayedDecision, catalog_from, replay
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
 
@@ -28,7 +28,7 @@ class RecordedRuns(Protocol):
 
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]: ...
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]: ...
-    def header(self, run_id: str) -> dict[str, Any]: ...
+    def header(self, run_id: str) -> RunHeader: ...
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class RunReplays:
     def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
         """Yield what became of a run's decisions, once: a run that is broken anywhere contributes nothing."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
-        early = self._other is None and is_early(self._runs.header(run_id))
+        early = self._other is None and self._runs.header(run_id).is_early
         for number, record in enumerate(self._runs.decisions(run_id)):
             try:
                 self._add(record, outcome, is_early=early)

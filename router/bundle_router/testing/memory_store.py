@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.records.chain import FILES, Appended, File, Record, RepairedTail, Writer, genesis, parse, seal
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor
 
@@ -44,7 +45,7 @@ class MemoryRun:
     `fail_with` makes appends fail; `fail_sync_with`, and `fail_sync_after` so many, make syncs fail.
     """
 
-    header: dict[str, Any]
+    header: RunHeader
     sealed: list[tuple[File, bytes]] = field(default_factory=list)
     catalogs: dict[str, str] = field(default_factory=dict)
     kept: MemoryArtifacts = field(default_factory=MemoryArtifacts)
@@ -99,15 +100,15 @@ class MemoryRunLog:
 
     @property
     def path(self) -> str:
-        return f"memory:{self._run.header['run_id']}"
+        return f"memory:{self._run.header.run_id}"
 
     @property
-    def header(self) -> Record:
+    def header(self) -> RunHeader:
         return self._run.header
 
     @property
     def id_prefix(self) -> str:
-        return str(self._run.header["run_id"])
+        return self._run.header.run_id
 
     @property
     def next_seq(self) -> int:
@@ -214,15 +215,15 @@ class MemoryRunStore:
         self._handles.append((run, number))
         return MemoryRunLog(self, run, number)
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> MemoryRunLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> MemoryRunLog:
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.before("create", run_id)
         with self.shared.lock:
             run = self.shared.runs.get(run_id)
             if run is None:
-                run = MemoryRun({"run_id": run_id, **header}, head=genesis(run_id))
-                run.catalogs[str(header.get("catalog_revision"))] = catalog
+                run = MemoryRun(RunHeader({"run_id": run_id, **header.fields}), head=genesis(run_id))
+                run.catalogs[header.catalog_revision] = catalog
                 self.shared.runs[run_id] = run
             log = self._log(run)
             run.writing.add(log._number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from bundle_router.core.models import RUN_ID
 from bundle_router.core.models.artifacts import ArtifactFile
 from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.records.call_records import Record, read_record
-from bundle_router.core.records.chain import BadLine, Break, Head, check, faults, link, parse
+from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.heads import faults_of_head, missing_runs
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
+from bundle_router.core.records.run_header import RunHeader, catalog_file
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.learning.recorded_steps import StepLabel
 
@@ -119,7 +119,7 @@ class RunArchive(ABC):
         """Return where a run is kept, for people. Raises UnknownRun."""
 
     @abstractmethod
-    def header(self, run_id: str) -> dict[str, Any]:
+    def header(self, run_id: str) -> RunHeader:
         """Return what `run.json` says. Raises UnknownRun, CorruptRun."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class RunArchive(ABC):
         below = []
         for other in self.run_ids():
             with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
-                if self.header(other).get("parent_run_id") == run_id:
+                if self.header(other).parent_run_id == run_id:
                     below.append(self.summary(other))
         return sorted(below, key=lambda run: (run.opened, run.run_id))
 
@@ -193,13 +193,12 @@ class RunArchive(ABC):
         Raises UnknownRun, CorruptRun when it is not there or is not what its revision says.
         """
         place = self.path_text(run_id)
-        listed = [e for e in objects_of(self.header(run_id), "catalogs") if revision in (None, e.get("revision"))]
-        stated, name = (listed[0].get("revision"), listed[0].get("file")) if listed else (revision, None)
-        if not listed and revision is not None:  # put beside after run.json was written
-            name = f"catalog-{revision.rpartition(':')[2][:16]}.json"
-        if not isinstance(stated, str):
+        kept = next((one for one in self.header(run_id).catalogs if revision in (None, one.revision)), None)
+        if kept is None and revision is None:
             raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
-        if not isinstance(name, str) or not name.startswith("catalog") or "/" in name:
+        stated = kept.revision if kept is not None else str(revision)
+        name = kept.file if kept is not None else catalog_file(stated)  # else put beside after run.json was written
+        if not name.startswith("catalog") or "/" in name:
             raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
         catalog = self.catalog_json(run_id, name, stated)
         if not isinstance(catalog, dict) or digest_of(catalog) != stated:
@@ -292,9 +291,9 @@ class RunArchive(ABC):
     def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
         """Return every text that is kept of a run, in lines, by the file it is in."""
         header = self.header(run_id)
-        yield "run.json", json.dumps(header, indent=2).splitlines()
-        for entry in objects_of(header, "catalogs"):
-            yield str(entry.get("file")), [encode(self.catalog(run_id, str(entry.get("revision"))))]
+        yield "run.json", header.to_text().splitlines()
+        for one in header.catalogs:
+            yield one.file, [encode(self.catalog(run_id, one.revision))]
         for name, lines in self.lines(run_id).items():
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 
@@ -354,23 +353,18 @@ class RunArchive(ABC):
         """Return the end that `run.json` states, what is wrong with it or the catalogs, and what is worth knowing."""
         try:
             header = self.header(run_id)
-            head = _head(header, place)
         except CorruptRun as error:
             return None, [error.message], []
-        problems = [f"{place}/run.json: {fault}" for fault in faults(header, self._read_first_record(run_id))]
-        if header.get("run_id") != run_id:
-            problems.append(f"{place}/run.json belongs to run {header.get('run_id')!r}")
-        for entry in objects_of(header, "catalogs"):
+        problems = [f"{place}/run.json {fault}" for fault in header.faults(run_id, self._read_first_record(run_id))]
+        for one in header.catalogs:
             try:
-                self.catalog(run_id, str(entry.get("revision")))
+                self.catalog(run_id, one.revision)
             except CorruptRun as error:
                 problems.append(error.message)
-        healed = [
-            f"a torn end of {h.get('file')} was healed, see {h.get('saved')}" for h in objects_of(header, "healed")
-        ]
-        if "restored" in header:
-            healed.append(f"run.json was lost and written again at {header['restored']}")
-        return head, problems, healed
+        healed = [f"a torn end of {tail.file} was healed, see {tail.saved}" for tail in header.healed]
+        if header.restored:
+            healed.append(f"run.json was lost and written again at {header.restored}")
+        return header.head, problems, healed
 
     def _read_first_record(self, run_id: str) -> dict[str, Any] | None:
         """Return the run's first record, if it can be read."""
@@ -395,45 +389,21 @@ def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]
         yield record
 
 
-def summary_of(header: Mapping[str, Any], **found: Any) -> RunSummary:
+def summary_of(header: RunHeader, **found: Any) -> RunSummary:
     """Return the summary of a run from its header and what was found beside it (`records`: of a run not closed)."""
-    closed, count = _text(header, "closed"), header.get("count")
-    if isinstance(count, int) and closed:
-        found["records"] = count
+    if header.head is not None:
+        found["records"] = header.head.count
     return RunSummary(
-        opened=_text(header, "opened") or "",
-        closed=closed,
-        catalog_revision=_text(header, "catalog_revision") or "",
-        parent_run_id=_text(header, "parent_run_id"),
-        durability=_text(header, "durability") or "",
-        workspace=_text(header, "workspace") or "",
-        healed=len(objects_of(header, "healed")),
+        opened=header.opened,
+        closed=header.closed or None,
+        catalog_revision=header.catalog_revision,
+        parent_run_id=header.parent_run_id,
+        durability=header.durability,
+        workspace=header.workspace or "",
+        healed=len(header.healed),
         **found,
     )
 
 
 def is_run_id(run_id: str) -> bool:
     return RUN_ID.fullmatch(run_id) is not None
-
-
-def _text(value: Mapping[str, Any], name: str) -> str | None:
-    found = value.get(name)
-    return found if isinstance(found, str) else None
-
-
-def objects_of(header: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the objects of a list in a header, whatever else stands there."""
-    found = header.get(name)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def _head(header: Mapping[str, Any], place: str) -> Head | None:
-    """Return the end of a closed run; None for one that was not closed. Raises CorruptRun when it makes no sense."""
-    if "closed" not in header:
-        return None
-    count, hash_ = header.get("count"), header.get("head")
-    if not isinstance(count, int) or not isinstance(hash_, str):
-        raise CorruptRun(
-            f"{place}/run.json says the run was closed, and not with how many records", advice="restore it"
-        )
-    return Head(count, hash_)

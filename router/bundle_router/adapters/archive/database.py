@@ -20,6 +20,7 @@ from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.core.records.read_model import RunStamp
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.learning.recorded_steps import StepLabel
 
@@ -65,28 +66,28 @@ class PostgresArchive(RunArchive):
             raise self.unknown(run_id)
         return rows[0]
 
-    def header(self, run_id: str) -> dict[str, Any]:
+    def header(self, run_id: str) -> RunHeader:
         (text,) = self._row("select coalesce(ended, header) from router_runs where run_id = %s", run_id)
-        return self._object(run_id, text)
+        return self._header_of(run_id, text)
 
-    def _object(self, run_id: str, text: str) -> dict[str, Any]:
+    def _header_of(self, run_id: str, text: str) -> RunHeader:
         try:
-            header = json.loads(text)
+            fields = json.loads(text)
         except (ValueError, RecursionError):
-            header = None
-        if not isinstance(header, dict):
+            fields = None
+        if not isinstance(fields, dict):
             raise CorruptRun(f"{self.where}#{run_id}/run.json is not a JSON object", advice="restore it")
-        return header
+        return RunHeader(fields)
 
     def summary(self, run_id: str) -> RunSummary:
         text, count, size = self._row(_SUMMARY, run_id)
         workers = self._session.who_has(run_id)
-        header = self._object(run_id, text)
+        header = self._header_of(run_id, text)
         return summary_of(
             header,
             run_id=run_id,
             path=f"{self.where}#{run_id}",
-            state="open" if workers else "closed" if header.get("closed") else "ended",
+            state="open" if workers else "closed" if header.closed else "ended",
             pid=next((worker.pid for worker in workers), 0),
             records=count,
             bytes=int(size) + len(text),
@@ -194,17 +195,14 @@ class PostgresArchive(RunArchive):
         except psycopg.Error as error:
             raise translated("take a run in", self.where, error) from None
 
-    def _take_in(
-        self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str, header: dict[str, Any]
-    ) -> None:
-        text = json.dumps(header)
+    def _take_in(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str, header: RunHeader) -> None:
+        text = header.to_text()
         connection.execute(
             "insert into router_runs (run_id, head, opened, header, ended) values (%s, %s, %s, %s, %s)",
-            (run_id, genesis(run_id), header.get("opened", ""), text, text if header.get("closed") else None),
+            (run_id, genesis(run_id), header.opened, text, text if header.closed else None),
         )
-        for at, entry in enumerate(header.get("catalogs", ())):
-            catalog = encode(source.catalog(run_id, entry["revision"]))
-            revision = entry["revision"]
+        for at, revision in enumerate(one.revision for one in header.catalogs):
+            catalog = encode(source.catalog(run_id, revision))
             connection.execute(
                 "insert into router_catalogs values (%s, %s) on conflict do nothing", (revision, catalog)
             )

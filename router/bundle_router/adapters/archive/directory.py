@@ -23,6 +23,7 @@ from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, 
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
 from bundle_router.core.records.read_model import RunStamp
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 
@@ -68,16 +69,16 @@ class Archive(RunArchive):
             header = self.header(run_id)
         except CorruptRun as error:
             return RunSummary(state="unreadable" if pid is None else "open", problem=error.message, **found)
-        state = "open" if pid is not None else "closed" if header.get("closed") else "ended"
-        counted = None if header.get("closed") and isinstance(header.get("count"), int) else _line_count(path)
+        state = "open" if pid is not None else "closed" if header.closed else "ended"
+        counted = None if header.head is not None else _line_count(path)
         return summary_of(header, state=state, records=counted, **found)
 
-    def header(self, run_id: str) -> dict[str, Any]:
+    def header(self, run_id: str) -> RunHeader:
         path = self.path(run_id) / "run.json"
-        header = _read_json(path)
-        if not isinstance(header, dict):
+        fields = _read_json(path)
+        if not isinstance(fields, dict):
             raise CorruptRun(f"{path} is not a JSON object", advice="restore it; the records can be read without it")
-        return header
+        return RunHeader(fields)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         return _read_json(self.path(run_id) / file)

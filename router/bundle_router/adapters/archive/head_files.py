@@ -12,6 +12,7 @@ from typing import Any, Final
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.records.chain import Appended, File, genesis
 from bundle_router.core.records.heads import KeptHead
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, storage_error
 
 HEADS: Final = ".heads"
@@ -110,7 +111,7 @@ class HeadKeepingStore:
         log = self._store.open(run_id)
         return None if log is None else HeadKeepingLog(log, run_id, self._heads)
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> HeadKeepingLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> HeadKeepingLog:
         log = self._store.create(run_id, header=header, catalog=catalog)
         self._heads.note(run_id, 0, genesis(run_id))
         return HeadKeepingLog(log, run_id, self._heads)

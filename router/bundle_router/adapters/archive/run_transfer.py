@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -51,8 +50,8 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(mode=0o700)
         header = source.header(run_id)
-        for entry in header.get("catalogs", ()):
-            _write(beside / str(entry["file"]), [encode(source.catalog(run_id, entry["revision"])).encode("ascii")])
+        for one in header.catalogs:
+            _write(beside / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
         for name, lines in source.lines(run_id).items():
             _write(beside / name, lines)
         if labels := source.labels(run_id):
@@ -60,7 +59,7 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
         kept, put = source.artifacts(run_id), RunArtifacts(beside)
         for artifact in kept.iter():
             put.put(kept.get(artifact.sha256))
-        _write(beside / "run.json", [(json.dumps(header, indent=2) + "\n").encode("ascii")])
+        _write(beside / "run.json", [header.to_text().encode("ascii")])
         beside.rename(path)
     except OSError as error:
         raise storage_error(f"can't write {path}", error) from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -17,16 +15,16 @@ from bundle_router.core.records.chain import (
     Appended,
     BadLine,
     File,
+    Head,
     RepairedTail,
     Writer,
     encode_clean,
     genesis,
-    opening_digest,
     seal_text,
-    sealed,
     unseal,
     with_opening,
 )
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, KeyConflict, RunBusy, StorageError
 from bundle_router.ports import Clock, Redactor
 
@@ -61,7 +59,7 @@ class PostgresRunLog:
 
     def __init__(
         self,
-        header: dict[str, Any],
+        header: RunHeader,
         session: WriterSession,
         artifacts: PostgresArtifacts,
         redactor: Redactor | None,
@@ -69,16 +67,15 @@ class PostgresRunLog:
     ) -> None:
         self._pool, self._session, self._artifacts = session.pool, session, artifacts
         self._redactor, self._clock = redactor, clock
-        self._run_id = run_id = str(header["run_id"])
-        self.header: Mapping[str, Any] = header
+        self._run_id = run_id = header.run_id
+        self.header = header
         self.path = f"{self._pool.where}#{run_id}"
-        nonce = header.get("nonce")
-        self.id_prefix = f"{run_id}.{nonce[:8]}" if isinstance(nonce, str) and nonce else run_id
+        self.id_prefix = f"{run_id}.{header.nonce[:8]}" if header.nonce else run_id
         self.healed: tuple[RepairedTail, ...] = ()
         self.head = genesis(run_id)
         self._read_to = 0
         self._waiting: list[Record] = []
-        self._catalogs: set[str] = {header["catalog_revision"]}
+        self._catalogs: set[str] = {header.catalog_revision}
         self._has_begun = self._is_closed = False
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -169,7 +166,7 @@ class PostgresRunLog:
         while only_at is None or (only_at == self._read_to and not self._waiting):
             seq = self._read_to
             line, hash_ = seal_text(
-                with_opening(text, opening_digest(self.header)) if seq == 0 else text, seq, self.head
+                with_opening(text, self.header.opening_digest) if seq == 0 else text, seq, self.head
             )
             others = self._write(file, record, seq, line, hash_, deadline)
             if others is None:
@@ -292,24 +289,13 @@ class PostgresRunLog:
         count, head = rows[0]
         query = "select revision from router_run_catalogs where run_id = %s order by position, revision"
         revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
-        end = {"catalogs": catalog_files(revisions), "closed": self._clock.now(), "head": head, "count": count}
+        later = [revision for revision in revisions if not self.header.has_catalog(revision)]
+        ended = self.header.with_catalogs(later).end(self._clock.now(), Head(count, head)).sealed()
         self._pool.fetch(
             "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",
-            (json.dumps(sealed({**self.header, **end})), self._run_id, count, head),
+            (ended.to_text(), self._run_id, count, head),
             doing="close a run",
         )
 
     def __repr__(self) -> str:
         return f"PostgresRunLog({self.path!r}, next_seq={self.next_seq})"
-
-
-def catalog_files(revisions: Iterable[str]) -> list[dict[str, str]]:
-    """Return the rows of `run.json` that say in which file each catalog stands."""
-    return [
-        {"revision": revision, "file": "catalog.json" if at == 0 else f"catalog-{_short_revision(revision)}.json"}
-        for at, revision in enumerate(revisions)
-    ]
-
-
-def _short_revision(revision: str) -> str:
-    return re.sub(r"[^0-9a-f]", "", revision.rpartition(":")[2])[:16]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 
@@ -17,7 +16,8 @@ from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import RUN_SCHEMA, genesis, sealed
+from bundle_router.core.records.chain import genesis
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import Clock, Redactor
 
@@ -89,25 +89,16 @@ class PostgresRunStore:
         rows = self.pool.fetch("select header from router_runs where run_id = %s", (run_id,), doing="open a run")
         if not rows:
             return None
-        header = json.loads(rows[0][0])
+        header = RunHeader(json.loads(rows[0][0]))
         return PostgresRunLog(header, self._session, self.artifacts(run_id), self._redactor, self._clock)
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> PostgresRunLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:
         """Begin a run, or open the one that is there by now. All or nothing."""
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.prepare()
-        revision = header["catalog_revision"]
         opened = self._clock.now()
-        begun = {
-            "schema": RUN_SCHEMA,
-            "run_id": run_id,
-            **header,
-            "nonce": header.get("nonce") or secrets.token_hex(16),
-            "opened": opened,
-            "durability": "disk",
-            "catalogs": [{"revision": revision, "file": "catalog.json"}],
-        }
+        begun = header.begin(run_id, opened=opened, nonce=header.nonce or secrets.token_hex(16), durability="disk")
         self.pool.fetch(
             """
             with kept as (insert into router_catalogs values (%(revision)s, %(catalog)s) on conflict do nothing),
@@ -121,8 +112,8 @@ class PostgresRunStore:
                 "run_id": run_id,
                 "head": genesis(run_id),
                 "opened": opened,
-                "header": json.dumps(sealed(begun)),
-                "revision": revision,
+                "header": begun.sealed().to_text(),
+                "revision": header.catalog_revision,
                 "catalog": catalog,
             },
             doing="begin a run",

@@ -22,10 +22,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bundle_router.adapters.text_files import holders
-from bundle_router.core.records.chain import FILES, RUN_SCHEMA, is_edited, sealed
+from bundle_router.core.records.chain import FILES
+from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.errors import STORAGE_ADVICE, CorruptRun, RunBusy, StorageError, storage_error
 
 
@@ -279,14 +280,13 @@ def sync_directory(storage: Storage, path: str) -> None:
         storage.close(fd)
 
 
-def write_header(storage: Storage, dir_fd: int, path: Path, header: Mapping[str, Any], *, durable: bool) -> None:
+def write_header(storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool) -> None:
     """Write `run.json`, sealed."""
-    text = json.dumps(sealed(header), indent=2) + "\n"  # indented: people read it
     with translated("write", f"{path}/{HEADER_FILE}"):
-        replace_text(storage, dir_fd, HEADER_FILE, text, durable=durable)
+        replace_text(storage, dir_fd, HEADER_FILE, header.sealed().to_text(), durable=durable)
 
 
-def read_header(storage: Storage, dir_fd: int, path: Path) -> dict[str, Any] | None:
+def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     """Return what `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
     where, run_id = path / HEADER_FILE, path.name
     with translated("read", str(where)):
@@ -294,21 +294,22 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> dict[str, Any] | N
     if not text:
         return None
     try:
-        header = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
-    if not isinstance(header, dict) or header.get("schema") != RUN_SCHEMA:
-        stated = header.get("schema") if isinstance(header, dict) else None
+    if not isinstance(fields, dict) or fields.get("schema") != RUN_SCHEMA:
+        stated = fields.get("schema") if isinstance(fields, dict) else None
         advice = f"this version writes {RUN_SCHEMA}; use a new run id"
         raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
-    if header.get("run_id") != run_id:
+    header = RunHeader(fields)
+    if header.run_id != run_id:
         advice = "the directory was renamed or copied: give it its old name, or use a new run id"
-        raise CorruptRun(f"{where} belongs to run {header.get('run_id')!r}", advice=advice)
-    if is_edited(header):
+        raise CorruptRun(f"{where} belongs to run {fields.get('run_id')!r}", advice=advice)
+    if header.is_edited:
         advice = "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
         raise CorruptRun(f"{where} was changed after it was written", advice=advice)
-    for name in ("catalogs", "healed", "reopened"):
-        if not isinstance(header.setdefault(name, []), list):
+    for name in LISTS:
+        if not isinstance(fields.get(name, []), list):
             raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")
     return header
 

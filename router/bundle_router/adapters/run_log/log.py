@@ -51,6 +51,7 @@ from bundle_router.core.records.chain import (
     Appended,
     BadLine,
     File,
+    Head,
     Record,
     RepairedTail,
     Writer,
@@ -60,11 +61,11 @@ from bundle_router.core.records.chain import (
     genesis,
     lines_forward,
     link,
-    opening_digest,
     parse,
     seal_text,
     with_opening,
 )
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
@@ -434,13 +435,12 @@ class DiskRunLog:
     called without that lock, so that they share one `fdatasync`.
     """
 
-    def __init__(self, setting: RunLogSetting, path: Path, header: dict[str, Any], folder: tuple[int, int]) -> None:
+    def __init__(self, setting: RunLogSetting, path: Path, header: RunHeader, folder: tuple[int, int]) -> None:
         self._setting = setting
         self._storage = setting.storage
         self._path = path
         self.path = str(path)
-        nonce = header.get("nonce")
-        self.id_prefix = f"{path.name}.{nonce[:ID_DIGITS]}" if isinstance(nonce, str) else path.name
+        self.id_prefix = f"{path.name}.{header.nonce[:ID_DIGITS]}" if header.nonce else path.name
         """What the ids of decisions and calls begin with: unique over machines, for runs that have a nonce."""
         self._header = header
         self._folder = RunFolder(setting.storage, self.path, folder)
@@ -459,7 +459,7 @@ class DiskRunLog:
     # --- what the caller may know -----------------------------------------------------------------------------------
 
     @property
-    def header(self) -> Record:
+    def header(self) -> RunHeader:
         """What `run.json` said of the run when it was opened here."""
         return self._header
 
@@ -509,8 +509,8 @@ class DiskRunLog:
     def _check_end(self, folder: int) -> None:
         """Raise CorruptRun where the run does not end as it did when it was closed."""
         for _ in range(2):
-            header = read_header(self._storage, folder, self._path) or {}
-            if "closed" not in header or (header.get("count"), header.get("head")) == (self.next_seq, self.head):
+            header = read_header(self._storage, folder, self._path)
+            if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
                 return
             if header == self._header:
                 break
@@ -579,7 +579,7 @@ class DiskRunLog:
         if self._setting.durable:
             self._commits.settle_others(segment)
         if self.next_seq == 0:
-            text = with_opening(text, opening_digest(self._header))  # so the chain covers it
+            text = with_opening(text, self._header.opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
         return Appended(news, self._chain.append(segment, fd, text), self.head)
 
@@ -610,28 +610,25 @@ class DiskRunLog:
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
                 healed = self._chain.heal(folder, durable=self._setting.durable)
             self.healed += healed
-            header = self._header_now(folder)
-            rows = [{"file": one.file, "saved": one.saved, "bytes": one.bytes} for one in healed]
-            self._put_header(folder, {**header, "healed": [*header.get("healed", []), *rows]})
+            self._put_header(folder, self._header_now(folder).with_healed(healed))
         return news
 
     def put_catalog(self, revision: str, text: str) -> None:
         """Keep the text of a catalog revision with the run, and name it in `run.json`; nothing where it is known."""
-        if _has_catalog(self._header, revision):
+        if self._header.has_catalog(revision):
             return
         until_s = time.monotonic() + WAIT_S
         if not self._writing:
             self.begin_writing(until_s)
         with self._folder.locked(until_s) as folder:
             self._header = header = self._header_now(folder)
-            if _has_catalog(header, revision):
+            if header.has_catalog(revision):
                 return
-            name = "catalog.json" if not header["catalogs"] else f"catalog-{revision.rpartition(':')[2][:16]}.json"
+            header = header.with_catalogs([revision])
+            name = header.catalogs[-1].file
             with translated("write", f"{self._path}/{name}"):
                 replace_text(self._storage, folder, name, text, durable=self._setting.durable)
-            self._put_header(
-                folder, {**header, "catalogs": [*header["catalogs"], {"revision": revision, "file": name}]}
-            )
+            self._put_header(folder, header)
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 
@@ -661,25 +658,24 @@ class DiskRunLog:
                 raise
         segment.fd, segment.identity = fd, identity(found)
         self._writing = True
-        self._uncommitted = self._setting.durable and "closed" not in self._header
+        self._uncommitted = self._setting.durable and not self._header.closed
         if not self._uncommitted:
             self._commits.reached = self.next_seq
 
     # --- run.json ---------------------------------------------------------------------------------------------------
 
-    def _header_now(self, folder: int) -> dict[str, Any]:
+    def _header_now(self, folder: int) -> RunHeader:
         """Return what `run.json` says now; what is known of it, where power loss took it. The caller holds the lock."""
         found = read_header(self._storage, folder, self._path)
-        return found if found is not None else {**self._header, "restored": self._setting.clock.now()}
+        return found if found is not None else self._header.restore(self._setting.clock.now())
 
-    def _put_header(self, folder: int, header: dict[str, Any]) -> None:
+    def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)
         self._header = header
 
     def _reopen(self, folder: int) -> None:
         """Take back the end of the run that `run.json` states, as records follow."""
-        header = self._header_now(folder)
-        self._put_header(folder, {k: v for k, v in header.items() if k not in ("closed", "head", "count")})
+        self._put_header(folder, self._header_now(folder).reopen())
         self._folder.mark(b"")
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -734,8 +730,8 @@ class DiskRunLog:
             self._take_in(folder)
             if self._setting.durable:
                 self.sync()
-            end = {"closed": self._setting.clock.now(), "head": self.head, "count": self.next_seq}
-            self._put_header(folder, {**self._header_now(folder), **end})
+            end = Head(self.next_seq, self.head)
+            self._put_header(folder, self._header_now(folder).end(self._setting.clock.now(), end))
             self._folder.mark(CLOSED)
 
     def release(self) -> None:
@@ -751,10 +747,6 @@ class DiskRunLog:
                 with contextlib.suppress(OSError):
                     self._storage.close(segment.fd)
                 segment.fd = -1
-
-
-def _has_catalog(header: Mapping[str, Any], revision: str) -> bool:
-    return any(entry.get("revision") == revision for entry in header["catalogs"])
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()

@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bundle_router.adapters.run_log.directory import (
     LOCK,
@@ -38,7 +38,8 @@ from bundle_router.adapters.run_log.directory import (
 from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.records.chain import FILES, RUN_SCHEMA
+from bundle_router.core.records.chain import FILES
+from bundle_router.core.records.run_header import RunHeader, lost_header
 from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
@@ -127,7 +128,7 @@ class DiskRunStore:
             self._storage.close(folder)
         return DiskRunLog(self._setting, path, header, found) if header is not None else None
 
-    def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> dict[str, Any] | None:
+    def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
         """Return a header for a run whose `run.json` power loss took, as far as its records say; None where there are
         none either: it is no run."""
         size = 0
@@ -136,17 +137,10 @@ class DiskRunStore:
                 size += self._storage.stat(name, dir_fd=folder, follow_symlinks=False).st_size
         if not size:
             return None
-        lists: dict[str, Any] = {"catalogs": [], "healed": [], "reopened": []}
-        header = {"schema": RUN_SCHEMA, "run_id": path.name, **lists, "restored": self._setting.clock.now()}
-        for record in DiskRunLog(self._setting, path, header, found).news():
-            if record.get("type") == "route.decided" and "step" in record:
-                header["catalog_revision"] = record["catalog_revision"]
-                header["parent_run_id"] = record["step"].get("parent_run_id")
-                nonce = str(record["decision_id"]).removeprefix(f"{path.name}.").rpartition(".")[0]
-                header |= {"nonce": nonce} if nonce else {}
-        return header
+        header = lost_header(path.name, self._setting.clock.now(), ())
+        return lost_header(path.name, header.restored, DiskRunLog(self._setting, path, header, found).news())
 
-    def create(self, run_id: str, *, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+    def create(self, run_id: str, *, header: RunHeader, catalog: str) -> DiskRunLog:
         """Begin a run, or open the one that is there by now. It is made whole beside, and then given its name: a
         creation that failed, or was killed, leaves no run.
 
@@ -158,7 +152,7 @@ class DiskRunStore:
         with translated("make the run directory", str(self._runs / run_id)):
             return self._create_run(run_id, header, catalog)
 
-    def _create_run(self, run_id: str, header: Mapping[str, Any], catalog: str) -> DiskRunLog:
+    def _create_run(self, run_id: str, header: RunHeader, catalog: str) -> DiskRunLog:
         self._check_place()
         while True:
             log = None
@@ -190,20 +184,11 @@ class DiskRunStore:
             self._tokens.forget_dead()
             self._checked = True
 
-    def _make(self, run_id: str, header: Mapping[str, Any], catalog: str) -> None:
+    def _make(self, run_id: str, header: RunHeader, catalog: str) -> None:
         path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
         beside = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
-        begun = {
-            "schema": RUN_SCHEMA,
-            "run_id": run_id,
-            **header,
-            "opened": self._setting.clock.now(),
-            "nonce": secrets.token_hex(NONCE_BYTES),
-            "durability": self._setting.durability,
-            "catalogs": [{"revision": header["catalog_revision"], "file": "catalog.json"}],
-            "healed": [],
-            "reopened": [],
-        }
+        now, nonce = self._setting.clock.now(), secrets.token_hex(NONCE_BYTES)
+        begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
             with translated("make the run directory", str(path)):
@@ -214,7 +199,7 @@ class DiskRunStore:
             storage.close(runs_fd)
             shutil.rmtree(self._runs / beside, ignore_errors=True)
 
-    def _fill(self, runs_fd: int, path: Path, name: str, header: Mapping[str, Any], catalog: str) -> None:
+    def _fill(self, runs_fd: int, path: Path, name: str, header: RunHeader, catalog: str) -> None:
         storage, durable = self._storage, self._setting.durable
         folder = storage.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=runs_fd)
         try:

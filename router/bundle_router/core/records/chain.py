@@ -6,8 +6,7 @@ Rules:
    bytes of `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
 3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, whichever file it is in.
    Record 0 follows `genesis(run_id)`, so that the records of one run can't stand in for another's.
-4. What `run.json` stated when the run was opened (every field but `CHANGING`) stays as it is for good: its digest
-   stands in the first record as `run_json`. Its `seal` is the digest of all the rest of the file, at each writing.
+4. The first record holds the digest of what `run.json` stated when the run was opened (see `run_header`).
 5. None of these has a key. They find accidents and careless hands; whoever can rewrite the whole run, can forge it.
 
 Where the end of a run can't be known from the lines alone (a cut-off tail leaves a shorter, valid chain), `Head`
@@ -22,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
-from bundle_router.core.models.canonical import digest, digest_of, encode_object
+from bundle_router.core.models.canonical import digest, encode_object
 from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
@@ -192,7 +191,7 @@ def _texts_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def with_opening(text: str, opening: str) -> str:
-    """Return the text of a run's first record with the digest of the run's opening (see `header`)."""
+    """Return the text of a run's first record with the digest of the run's opening (see `run_header`)."""
     return f'{text[:-1]},"run_json":"{opening}"}}'
 
 
@@ -380,49 +379,3 @@ def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
     if count < head.count:
         return Break("cut_off", count, "", 0, f"the run was closed with {head.count} records; {count} are left")
     return Break("changed", max(0, count - 1), "", 0, "the last record is not the one the run was closed with")
-
-
-# --- run.json ---------------------------------------------------------------------------------------------------------
-
-RUN_SCHEMA: Final = "bundle-router.run/1"
-CHANGING: Final = frozenset(
-    ("durability", "catalogs", "healed", "reopened", "restored", "closed", "head", "count", "seal")
-)
-"""The fields that later writings of the file add or change."""
-
-
-def workspace_of(header: Mapping[str, Any]) -> str | None:
-    """Return the workspace that the run was last opened with; None for a run of before it was recorded."""
-    again = [one.get("workspace") for one in header.get("reopened", ()) if isinstance(one, dict)]
-    return next((place for place in reversed([header.get("workspace"), *again]) if isinstance(place, str)), None)
-
-
-def is_early(header: Mapping[str, Any]) -> bool:
-    """Return whether the run was begun before the first layout that is kept for good (the oldest of
-    `tests/data/runs`)."""
-    return "seal" not in header and "workspace" not in header
-
-
-def opening_digest(header: Mapping[str, Any]) -> str:
-    """Return the digest of what was stated when the run was opened."""
-    return digest_of({name: value for name, value in header.items() if name not in CHANGING})
-
-
-def sealed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header with its seal, as it is written."""
-    rest = {name: value for name, value in header.items() if name != "seal"}
-    return {**rest, "seal": digest_of(rest)}
-
-
-def is_edited(header: Mapping[str, Any]) -> bool:
-    """Return True when the header has a seal and is not what was sealed."""
-    return "seal" in header and sealed(header)["seal"] != header["seal"]
-
-
-def faults(header: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
-    """Return what is wrong with a header, one sentence each; `first` is the run's first record, if it has one."""
-    found = ["it was changed after it was written"] if is_edited(header) else []
-    stated = (first or {}).get("run_json")
-    if stated is not None and stated != opening_digest(header) and "restored" not in header:
-        found.append("what it says of the opening of the run is not what the first record says")
-    return found

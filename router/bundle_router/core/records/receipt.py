@@ -17,25 +17,26 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from bundle_router.core.models.canonical import digest_of
-from bundle_router.core.records.chain import BadLine, genesis, opening_digest, unseal
+from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.replayed import catalog_from, replay
+from bundle_router.core.records.run_header import RunHeader
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
 
 
 def make_receipt(
-    header: Mapping[str, Any], lines: Sequence[str], catalog: Mapping[str, Any] | None, head: str
+    header: RunHeader, lines: Sequence[str], catalog: Mapping[str, Any] | None, head: str
 ) -> dict[str, Any]:
     """Return the receipt of the first of the lines; the others are those that follow it in the run."""
     record = unseal(lines[0].encode("ascii"))
     return {
         "schema": RECEIPT_SCHEMA,
-        "run_id": header.get("run_id"),
+        "run_id": header.run_id,
         "seq": record.seq,
         "line": lines[0],
         "later": list(lines[1:]),
         "head": head,
-        "run": dict(header),
+        "run": dict(header.fields),
         "catalog": dict(catalog) if catalog is not None else None,
     }
 
@@ -60,7 +61,7 @@ def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
         wrong.append("the line is that of another record")
     if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
         wrong.append("the first record is that of another run")
-    if record.get("run_json") not in (None, opening_digest(receipt.get("run") or {})):
+    if record.get("run_json") not in (None, RunHeader(receipt.get("run") or {}).opening_digest):
         wrong.append("what it says of the opening of the run is not what the first record says")
     if record.get("type") == "route.decided":
         wrong += _check_decision(record, receipt.get("catalog"))

@@ -4,8 +4,8 @@ Rules:
 1. Nothing is looked up and no model is asked: the record holds the step, the facts, the activation and the reply.
 2. Under the catalog it was taken with, a decision comes out byte for byte the same; anything else is a defect, and
    `differs` names the parts of the record in which it shows. What an early version did not record is not compared;
-   and of a run from before the first layout that is kept (`header.is_early`) only what a step was shown has to be the
-   same: its details were those of a version that settled them otherwise.
+   and of a run from before the first layout that is kept (`RunHeader.is_early`) only what a step was shown has to be
+   the same: its details were those of a version that settled them otherwise.
 3. Under another catalog the recorded reply is heard only where the same question would be put. Where the candidates
    differ, the decision "would ask anew", and what is shown is what the reply still permits.
 """

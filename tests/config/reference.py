@@ -62,7 +62,7 @@ def _table(
     if _values(node) is not None:
         path += f".{_NAMES[key]}"
     reference = _inner(node)
-    assert reference is not None  # noqa: S101 - asked before
+    assert reference is not None
     return path, many, whole["definitions"][reference.rpartition("/")[2]]
 
 

@@ -1,0 +1,207 @@
+"""What `run.json` says of a run: the one place that knows the names of its fields.
+
+Rules:
+1. `fields` are what stands in the file, also what this version does not know: digests are taken over all of it.
+2. What was stated when the run was opened (every field but `CHANGING`) stays as it is for good: its digest stands in
+   the first record as `run_json`. `seal` is the digest of all the rest of the file, at each writing.
+3. A field that is not of its type reads as one that is absent: reviewers look at damaged runs too. Who writes to a run
+   refuses such a file first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from bundle_router.core.models.canonical import digest_of
+from bundle_router.core.records.chain import Head, RepairedTail
+from bundle_router.dataclass import dataclass
+
+T = TypeVar("T")
+
+RUN_SCHEMA: Final = "bundle-router.run/1"
+CHANGING: Final = frozenset(
+    ("durability", "catalogs", "healed", "reopened", "restored", "closed", "head", "count", "seal")
+)
+"""The fields that later writings of the file add or change."""
+LISTS: Final = ("catalogs", "healed", "reopened")
+_END: Final = ("closed", "head", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCatalog:
+    """A catalog that the run was written under, and the file of the run's folder that it stands in."""
+
+    revision: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    fields: Mapping[str, Any]
+
+    # --- what it says -----------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        return self._value("run_id", str) or ""
+
+    @property
+    def nonce(self) -> str:
+        """What makes ids of this run's decisions unique over machines; empty for an early run."""
+        return self._value("nonce", str) or ""
+
+    @property
+    def opened(self) -> str:
+        return self._value("opened", str) or ""
+
+    @property
+    def closed(self) -> str:
+        """When the run was closed; empty where it was not."""
+        return self._value("closed", str) or ""
+
+    @property
+    def head(self) -> Head | None:
+        """The end of a closed run; None where it was not closed, or does not say with what."""
+        count, hash_ = self._value("count", int), self._value("head", str)
+        return Head(count, hash_) if "closed" in self.fields and count is not None and hash_ is not None else None
+
+    @property
+    def catalog_revision(self) -> str:
+        return self._value("catalog_revision", str) or ""
+
+    @property
+    def names_parent(self) -> bool:
+        """Whether it says whose sub-agent the run is, or that it is nobody's: a header that was lost says neither."""
+        return "parent_run_id" in self.fields
+
+    @property
+    def parent_run_id(self) -> str | None:
+        return self._value("parent_run_id", str)
+
+    @property
+    def durability(self) -> str:
+        return self._value("durability", str) or ""
+
+    @property
+    def restored(self) -> str:
+        """When the header was lost and written again; empty where it never was."""
+        return str(self.fields.get("restored", ""))
+
+    @property
+    def workspace(self) -> str | None:
+        """The workspace that the run was begun with; None for a run of before it was recorded."""
+        return self._value("workspace", str)
+
+    @property
+    def last_workspace(self) -> str | None:
+        """The workspace that the run was last opened with."""
+        again = [one.get("workspace") for one in self._objects("reopened")]
+        return next((place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None)
+
+    @property
+    def catalogs(self) -> tuple[KeptCatalog, ...]:
+        return tuple(KeptCatalog(str(one.get("revision")), str(one.get("file"))) for one in self._objects("catalogs"))
+
+    def has_catalog(self, revision: str) -> bool:
+        return any(one.revision == revision for one in self.catalogs)
+
+    @property
+    def healed(self) -> tuple[RepairedTail, ...]:
+        rows = self._objects("healed")
+        return tuple(RepairedTail(str(one.get("file")), str(one.get("saved")), one.get("bytes", 0)) for one in rows)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the run was begun before the first layout that is kept for good (the oldest of `tests/data/runs`)."""
+        return "seal" not in self.fields and "workspace" not in self.fields
+
+    @property
+    def opening_digest(self) -> str:
+        """The digest of what was stated when the run was opened."""
+        return digest_of({name: value for name, value in self.fields.items() if name not in CHANGING})
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether it has a seal and is not what was sealed."""
+        return "seal" in self.fields and self.sealed().fields["seal"] != self.fields["seal"]
+
+    def faults(self, run_id: str, first: Mapping[str, Any] | None) -> list[str]:
+        """Return what is wrong with the header of that run, one clause each; `first` is the run's first record, if it
+        has one."""
+        found = ["was changed after it was written"] if self.is_edited else []
+        stated = (first or {}).get("run_json")
+        if stated is not None and stated != self.opening_digest and "restored" not in self.fields:
+            found.append("does not say of the opening of the run what the first record says")
+        if self.run_id != run_id:
+            found.append(f"belongs to run {self.fields.get('run_id')!r}")
+        if "closed" in self.fields and self.head is None:
+            found.append("says the run was closed, and not with how many records")
+        return found
+
+    # --- how it changes ---------------------------------------------------------------------------------------------
+
+    def begin(self, run_id: str, *, opened: str, nonce: str, durability: str) -> RunHeader:
+        """Return the header of a run that begins, from what its engine says of it."""
+        lists: dict[str, list[object]] = {name: [] for name in LISTS}
+        stated = {"opened": opened, "nonce": nonce, "durability": durability}
+        begun = RunHeader({"schema": RUN_SCHEMA, "run_id": run_id, **self.fields, **stated, **lists})
+        return begun.with_catalogs([self.catalog_revision])
+
+    def with_catalogs(self, revisions: Iterable[str]) -> RunHeader:
+        """Return it with the catalogs of these revisions behind its own."""
+        known = [*self.catalogs]
+        for revision in revisions:
+            known.append(KeptCatalog(revision, catalog_file(revision) if known else "catalog.json"))
+        return self._with(catalogs=[{"revision": one.revision, "file": one.file} for one in known])
+
+    def with_healed(self, tails: Iterable[RepairedTail]) -> RunHeader:
+        rows = [{"file": tail.file, "saved": tail.saved, "bytes": tail.bytes} for tail in tails]
+        return self._with(healed=[*self._objects("healed"), *rows])
+
+    def end(self, at: str, head: Head) -> RunHeader:
+        return self._with(closed=at, head=head.hash, count=head.count)
+
+    def reopen(self) -> RunHeader:
+        """Return it without the end that it states."""
+        return RunHeader({name: value for name, value in self.fields.items() if name not in _END})
+
+    def restore(self, at: str) -> RunHeader:
+        return self._with(restored=at)
+
+    def sealed(self) -> RunHeader:
+        """Return it with its seal, as it is written."""
+        rest = {name: value for name, value in self.fields.items() if name != "seal"}
+        return RunHeader({**rest, "seal": digest_of(rest)})
+
+    def to_text(self) -> str:
+        """Return the text of the file, indented: people read it."""
+        return json.dumps(self.fields, indent=2) + "\n"
+
+    def _with(self, **changed: object) -> RunHeader:
+        return RunHeader({**self.fields, **changed})
+
+    def _value(self, name: str, kind: type[T]) -> T | None:
+        found = self.fields.get(name)
+        return found if isinstance(found, kind) else None
+
+    def _objects(self, name: str) -> list[dict[str, Any]]:
+        return [one for one in self._value(name, list) or () if isinstance(one, dict)]
+
+
+def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]) -> RunHeader:
+    """Return the header of a run that has lost it, as far as the run's records say."""
+    fields: dict[str, Any] = {"schema": RUN_SCHEMA, "run_id": run_id, **{name: [] for name in LISTS}}
+    for record in records:
+        if record.get("type") == "route.decided" and "step" in record:
+            fields["catalog_revision"] = record["catalog_revision"]
+            fields["parent_run_id"] = record["step"].get("parent_run_id")
+            nonce = str(record["decision_id"]).removeprefix(f"{run_id}.").rpartition(".")[0]
+            fields |= {"nonce": nonce} if nonce else {}
+    return RunHeader({**fields, "restored": restored})
+
+
+def catalog_file(revision: str) -> str:
+    """Return the name of the file in a run's folder that a catalog stands in, unless it is the run's first."""
+    return f"catalog-{revision.rpartition(':')[2][:16]}.json"
