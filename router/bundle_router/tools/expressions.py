@@ -24,8 +24,10 @@ def compile_expression(
     ignore_case: bool = False,
     one_line: bool = False,
     latin1: bool = False,
+    captures: bool = True,
 ) -> Any:
     """Compile a pattern. With `one_line` nothing matches across lines. With `latin1` (bytes only) a byte is a letter.
+    Without `captures` groups only group.
 
     Raises ExpressionError.
     """
@@ -34,6 +36,7 @@ def compile_expression(
     options = _options(max_bytes, latin1=latin1)
     options.case_sensitive = not ignore_case
     options.never_nl = one_line
+    options.never_capture = not captures
     try:
         return re2.compile(pattern, options)
     except re2.error as error:

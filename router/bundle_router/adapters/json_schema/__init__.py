@@ -21,7 +21,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import bundle_router.adapters.json_schema.keywords  # noqa: F401  # it fills the table of keywords
@@ -31,6 +31,7 @@ from bundle_router.errors import ToolFailure
 
 WAIT_S: Final = 2.0
 """How long a check may take with its waiting for others."""
+TURN_S: Final = 0.05
 KEPT: Final = 512
 
 
@@ -52,9 +53,10 @@ class SchemaChecker:
             pass
         except Unchecked:
             return ()
-        until = time.monotonic() + WAIT_S  # nobody waits for it any longer, so it ends then by itself
-        with contextlib.suppress(TimeoutError, ToolFailure):  # no thread to be had: it can't be checked
-            return await asyncio.wait_for(self._worker.submit(lambda: _verdict(ready, value, until)), WAIT_S)
+        pause = _turns_of(asyncio.get_running_loop(), time.monotonic() + WAIT_S)
+        with contextlib.suppress(TimeoutError, ToolFailure, Unchecked):  # no thread to be had: it can't be checked
+            work = self._worker.submit(lambda: ready.problems(value, CHECK_STEPS, pause))
+            return await asyncio.wait_for(work, WAIT_S)
         return ()
 
     def _kept_schema(self, name: str, schema: Mapping[str, Any]) -> JsonSchema:
@@ -71,11 +73,19 @@ class SchemaChecker:
         self._worker.close(WAIT_S)
 
 
-def _verdict(schema: JsonSchema, value: Any, until: float) -> Sequence[str]:
-    try:
-        return schema.problems(value, CHECK_STEPS, until)
-    except Unchecked:
-        return ()
+def _turns_of(loop: asyncio.AbstractEventLoop, until: float) -> Callable[[], None]:
+    """Return what waits, in a thread, until the loop had a turn. It raises Unchecked from `until` on: nobody waits for
+    the verdict any longer."""
+
+    def wait_for_turn() -> None:
+        turn = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(turn.set)
+            turn.wait(TURN_S)
+        if time.monotonic() > until:
+            raise Unchecked("too slow")
+
+    return wait_for_turn
 
 
 __all__ = ["CHECK_STEPS", "INLINE_STEPS", "JsonSchema", "OutOfSteps", "SchemaChecker", "Unchecked"]

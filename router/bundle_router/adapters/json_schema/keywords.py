@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from itertools import chain, repeat
 from operator import ge, gt, le, lt
 from typing import Any
 
@@ -17,6 +18,12 @@ from bundle_router.adapters.json_schema.verdicts import (
     ValuePlace,
     shown,
 )
+
+
+def _all_fit(place: ValuePlace, verdicts: Iterable[bool]) -> bool:
+    """Return whether all do. Where sentences are wanted, every one is looked at."""
+    return min(verdicts, default=True) if place.reports else all(verdicts)
+
 
 # --- keywords: any value ---------------------------------------------------------------------------------------------
 
@@ -49,13 +56,7 @@ def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], pl
 
 
 def _all_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    fine = True
-    for schema in schemas:
-        if not check.fits_too(schema, place):
-            fine = False
-            if not place.reports:
-                break
-    return fine
+    return _all_fit(place, (check.fits_too(schema, place) for schema in schemas))
 
 
 def _any_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -151,15 +152,9 @@ def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: 
     prefix = schema.get("prefixItems", ()) if check.schema.draft >= 2020 else ()
     if isinstance(items, list):
         prefix, rest = items, schema.get("additionalItems")
-    fine = True
-    for index, item in enumerate(place.value):
-        inner = prefix[index] if index < len(prefix) else rest
-        if inner is None:
-            break
-        if not check.fits_inside(inner, place, index, item):
-            fine = False
-            if not place.reports:
-                return False
+    inner = prefix if rest is None else chain(prefix, repeat(rest))
+    parts = enumerate(zip(inner, place.value, strict=False))
+    fine = _all_fit(place, (check.fits_inside(schema, place, index, item) for index, (schema, item) in parts))
     if place.seen is not None:
         place.seen.prefix = max(place.seen.prefix, len(prefix))
         place.seen.all_items |= rest is not None
@@ -199,9 +194,8 @@ def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any]
         return True
     check.spend(len(place.value))
     left = [index for index in range(seen.prefix, len(place.value)) if index not in seen.indexes]
-    fine = _each(check, place, inner, ((index, place.value[index]) for index in left), "Unevaluated items")
     seen.all_items = True
-    return fine
+    return _each(check, place, inner, ((index, place.value[index]) for index in left), "Unevaluated items")
 
 
 # --- keywords: objects -----------------------------------------------------------------------------------------------
@@ -227,10 +221,9 @@ def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], pl
         elif place.seen is not None and (inner or unsure):
             place.seen.names.add(name)
         for other in inner:
-            if not check.fits_inside(other, place, name, value):
-                fine = False
-                if not place.reports:
-                    return False
+            fine &= check.fits_inside(other, place, name, value)
+        if not (fine or place.reports):
+            return False
     if additional is not None:
         fine &= _each(check, place, additional, ((name, place.value[name]) for name in extra), "Additional properties")
         if place.seen is not None:
@@ -245,13 +238,7 @@ def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tup
         some = ", ".join(shown(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
         was = "was" if len(names) == 1 else "were"
         return not names or check.wrong(place, f"{what} are not allowed ({some} {was} unexpected)")
-    fine = True
-    for name, value in parts:
-        if not check.fits_inside(schema, place, name, value):
-            fine = False
-            if not place.reports:
-                break
-    return fine
+    return _all_fit(place, (check.fits_inside(schema, place, name, value) for name, value in parts))
 
 
 def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -261,19 +248,12 @@ def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str,
         return True
     check.spend(len(place.value))
     left = ((name, value) for name, value in place.value.items() if name not in seen.names)
-    fine = _each(check, place, inner, left, "Unevaluated properties")
     seen.all_names = True
-    return fine
+    return _each(check, place, inner, left, "Unevaluated properties")
 
 
 def _property_names(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    fine = True
-    for name in place.value:
-        if not check.fits_inside(inner, place, name, name):
-            fine = False
-            if not place.reports:
-                break
-    return fine
+    return _all_fit(place, (check.fits_inside(inner, place, name, name) for name in place.value))
 
 
 def _required(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:

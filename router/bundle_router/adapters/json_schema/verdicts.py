@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -14,8 +13,8 @@ from bundle_router.core.tools.admission.schemas import form_fault
 
 MAX_SENTENCES: Final = 20
 CHECK_STEPS: Final = 1_200_000
-"""What one check may take: about 0.6 s."""
-CHECK_CPU_S: Final = 0.8
+"""What one check may take: about 0.5 s."""
+CHECK_CPU_S: Final = 0.6
 INLINE_STEPS: Final = 2_000
 """Done on the caller's event loop, about 1 ms: what nearly every call needs. What needs more goes to a thread."""
 BYTES_TIMES_INSTRUCTIONS: Final = 100
@@ -28,10 +27,9 @@ TEXT_PER_STEP: Final = 64
 """Characters of canonical text that one step pays for."""
 CLOCK_EVERY: Final = 1_024
 """Steps between two looks at the clock."""
-PAUSE_S: Final = 0.0005
-PAUSE_EVERY_S: Final = 0.002
+PAUSE_EVERY_S: Final = 0.004
 """RE2 lets go of the interpreter for each match. An event loop that waits for it is woken, comes too late every time,
-and waits anew: for 90 ms, as measured. So a thread that checks sleeps now and then."""
+and waits anew: for 320 ms, as measured. So a thread that checks waits for a turn of the loop now and then."""
 MANY_PARTS: Final = 256
 MAX_SHOWN: Final = 60
 
@@ -106,6 +104,8 @@ class ValuePlace:
 
 
 Keyword = Callable[["ValueCheck", Any, Mapping[str, Any], ValuePlace], bool]
+Plan = Mapping[str, tuple[tuple[Keyword, Any], ...]]
+"""By the kind of value; the empty one is there where somebody wants to know what was evaluated."""
 
 
 class JsonSchema:
@@ -114,15 +114,16 @@ class JsonSchema:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
         self.draft = _draft(root.get("$schema"))
-        self._plans: dict[int, Mapping[str, tuple[tuple[Keyword, Any], ...]]] = {}
+        self.plans: dict[int, Plan] = {}
         self._patterns: dict[str, LinearPattern | None] = {}
         self._anchors: Mapping[str, Any] | None = None
+        self._targets: dict[str, Any] = {}
         self._equals: dict[int, frozenset[str]] = {}
 
-    def problems(self, value: Any, steps: int, until: float = math.inf) -> list[str]:
+    def problems(self, value: Any, steps: int, pause: Callable[[], object] = bool) -> list[str]:
         """Return what is wrong with the value, one sentence each, at most 20. Raises Unchecked; at the latest when
-        `CHECK_CPU_S` are spent, or the monotonic clock says `until`."""
-        check = ValueCheck(self, steps, until)
+        `CHECK_CPU_S` are spent. `pause` is called every few milliseconds, and may raise Unchecked, too."""
+        check = ValueCheck(self, steps, pause)
         try:
             check.fits(self.root, ValuePlace(value, None, "", True, None, check.kind(value)))
         except EnoughErrors:
@@ -131,21 +132,25 @@ class JsonSchema:
             raise Unchecked("nested too deep") from None
         return check.sentences
 
-    def plan(self, schema: Mapping[str, Any], check: ValueCheck) -> Mapping[str, tuple[tuple[Keyword, Any], ...]]:
+    def plan(self, schema: Any, check: ValueCheck) -> Plan:
         """Return what has to be looked at for each kind of value, in order: `unevaluated*` last."""
-        plan = self._plans.get(id(schema))
-        if plan is None:
-            check.spend(PLAN_STEPS + len(schema))
-            plan = self._plans[id(schema)] = _plan(schema, self.draft)
+        if not isinstance(schema, Mapping):
+            raise Unchecked("a schema is an object, true or false")
+        check.spend(PLAN_STEPS + len(schema))
+        plan = self.plans[id(schema)] = _plan(schema, self.draft)
         return plan
 
     def target(self, reference: Any) -> Any:
         """Return the schema that a reference leads to. Raises Unchecked for one that leads nowhere inside this one."""
-        if self._anchors is None:
-            self._anchors = anchors_in(self.root)
-        found = target_of(self.root, self._anchors, reference) if isinstance(reference, str) else None
-        if found is None:
+        if not isinstance(reference, str):
             raise Unchecked("a reference leads nowhere")
+        found = self._targets.get(reference)
+        if found is None:
+            if self._anchors is None:
+                self._anchors = anchors_in(self.root)
+            found = self._targets[reference] = target_of(self.root, self._anchors, reference)
+            if found is None:
+                raise Unchecked("a reference leads nowhere")
         return found
 
     def pattern(self, text: str, check: ValueCheck) -> LinearPattern | None:
@@ -169,15 +174,14 @@ class JsonSchema:
 class ValueCheck:
     """One check of one value."""
 
-    def __init__(self, schema: JsonSchema, steps: int, until: float) -> None:
+    def __init__(self, schema: JsonSchema, steps: int, pause: Callable[[], object]) -> None:
         self.schema = schema
         self.sentences: list[str] = []
         self._steps = steps
         self._look_at = steps - CLOCK_EVERY
         self._cpu_until = 0.0  # from the first look at the clock: most checks end before it
         self._pause_at = 0.0
-        self._may_pause = False
-        self._until = until
+        self._pause = pause
         self._texts: dict[int, str] = {}
 
     def spend(self, steps: int) -> None:
@@ -189,19 +193,16 @@ class ValueCheck:
                 raise OutOfSteps("too many steps")
             now = time.thread_time()
             self._cpu_until = self._cpu_until or now + CHECK_CPU_S
-            if now > self._cpu_until or time.monotonic() > self._until:
+            if now > self._cpu_until:
                 raise OutOfSteps("too slow")
-            if self._may_pause and now > self._pause_at:
+            if now > self._pause_at:
                 self._pause_at = now + PAUSE_EVERY_S
-                time.sleep(PAUSE_S)
+                self._pause()
 
     def kind(self, value: Any) -> str:
-        kind = KINDS.get(type(value))
-        if kind is not None:
-            return kind
-        for base, name in KINDS.items():
-            if isinstance(value, base):
-                return name
+        for base in type(value).__mro__:
+            if base in KINDS:
+                return KINDS[base]
         raise Unchecked(f"a {type(value).__name__} is no JSON")
 
     def fits(self, schema: Any, place: ValuePlace) -> bool:
@@ -211,27 +212,25 @@ class ValueCheck:
             return True
         if schema is False:
             return self.wrong(place, f"{shown(place.value)} is not allowed here")
-        if not isinstance(schema, Mapping):
-            raise Unchecked("a schema is an object, true or false")
-        plan = self.schema.plan(schema, self)[place.kind]
-        self.spend(1 + len(plan))
+        plan = self.schema.plans.get(id(schema)) or self.schema.plan(schema, self)
+        keywords = plan[place.kind]
+        self.spend(1 + len(keywords))
         outer = place.seen
-        if outer is None and ("unevaluatedProperties" in schema or "unevaluatedItems" in schema):
+        if outer is None and "" in plan:
             place.seen = SeenParts()
         fine = True
-        try:
-            for keyword, argument in plan:
-                if not keyword(self, argument, schema, place):
-                    fine = False
-                    if not place.reports:
-                        break
-        finally:
-            place.seen = outer
+        for keyword, argument in keywords:
+            if not keyword(self, argument, schema, place):
+                fine = False
+                if not place.reports:
+                    break
+        place.seen = outer
         return fine
 
     def fits_inside(self, schema: Any, place: ValuePlace, name: str | int, value: Any) -> bool:
         """Return whether a part of the place's value fits."""
-        return self.fits(schema, ValuePlace(value, place, name, place.reports, None, self.kind(value)))
+        kind = KINDS.get(type(value)) or self.kind(value)
+        return self.fits(schema, ValuePlace(value, place, name, place.reports, None, kind))
 
     def fits_too(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
         """Return whether the same value fits another schema; if so, what that evaluated counts as evaluated."""
@@ -286,7 +285,6 @@ class ValueCheck:
         if linear is None:
             return None
         self.spend(1 + len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS)
-        self._may_pause = self._until < math.inf  # else it may be done on an event loop
         return linear.is_in(text)
 
 
@@ -305,7 +303,7 @@ KEYWORDS: Final[dict[str, KeywordRow]] = {}
 """All of them, in the order they are looked at: `keywords` says what each does."""
 
 
-def _plan(schema: Mapping[str, Any], draft: int) -> dict[str, tuple[tuple[Keyword, Any], ...]]:
+def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
     plan: dict[str, list[tuple[Keyword, Any]]] = {kind: [] for kind in KINDS.values()}
     for name, row in _in_force(schema, draft):
         if form_fault(name, schema[name]):
@@ -313,6 +311,8 @@ def _plan(schema: Mapping[str, Any], draft: int) -> dict[str, tuple[tuple[Keywor
         for kind in (row.kind,) if row.kind else plan:
             if not (row.joint and any(run is row.run for run, _ in plan[kind])):
                 plan[kind].append((row.run, schema[name]))
+        if name.startswith("unevaluated"):
+            plan[""] = []
     return {kind: tuple(rows) for kind, rows in plan.items()}
 
 
