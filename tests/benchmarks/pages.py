@@ -80,9 +80,9 @@ def main() -> None:
         print(f"{'page':34}{'page ms':>9}{'raw query ms':>14}{'rows read':>11}")
         for address, query in rows:
             reader.refresh(now=True)
-            before = reader.rows_read
+            before = reader.index.rows_read
             client.get(address).raise_for_status()
-            read = reader.rows_read - before
+            read = reader.index.rows_read - before
             page = median_ms(lambda address=address: client.get(address))  # type: ignore[misc]  # mypy can't infer it
             alone = median_ms(lambda query=query: raw.execute(query).fetchall())  # type: ignore[misc]  # same
             print(f"{address:34}{page:9.0f}{alone:14.1f}{read:11,}")

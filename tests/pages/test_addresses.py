@@ -38,8 +38,8 @@ def client(reader: RunReader) -> TestClient:
 
 def sha_of(reader: RunReader) -> tuple[str, str]:
     """A run with a picture, and the picture's digest."""
-    run = reader.runs(RunQuery(facets=(("mark", "media"),))).runs[0]
-    return run.run_id, reader.rows_of("artifacts", run.run_id)[0]["sha256"]
+    run = reader.index.runs(RunQuery(facets=(("mark", "media"),))).runs[0]
+    return run.run_id, reader.index.rows_of("artifacts", run.run_id)[0]["sha256"]
 
 
 def some_addresses(reader: RunReader) -> list[str]:
@@ -228,9 +228,9 @@ def test_a_page_of_many_runs_reads_as_many_rows_as_one_of_few(tmp_path: Path) ->
         found = open_reader(write(made.runs, tmp_path / str(upto)), config=CONFIG)
         client = TestClient(pages(found), base_url=BASE)
         client.get("/runs")
-        before = found.rows_read
+        before = found.index.rows_read
         assert f">{upto}<" in client.get("/runs?workflow=feature").text.replace(" of them as asked", "")
-        counts.append(found.rows_read - before)
+        counts.append(found.index.rows_read - before)
         found.close()
     assert counts[0] == counts[1] < 100
 
@@ -245,13 +245,13 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
     client = TestClient(pages(found), base_url=BASE)
     first = client.get("/runs/r-1").text
     (onward,) = re.findall(r'href="(/runs/r-1\?from=\d+)"', first)
-    before = found.rows_read
+    before = found.index.rows_read
     rest = client.get(onward).text
-    assert found.rows_read - before < 450
+    assert found.index.rows_read - before < 450
     assert first.count('class="call-head"') + first.count('class="step-head"') == 200
-    before = found.rows_read
+    before = found.index.rows_read
     assert "These are the first 100" in client.get("/runs/r-1/0").text
-    assert found.rows_read - before < 150
+    assert found.index.rows_read - before < 150
     assert set(re.findall(r'id="r(\d+)"', first)).isdisjoint(re.findall(r'id="r(\d+)"', rest))
     found.close()
 
@@ -333,10 +333,10 @@ def test_the_catalog_says_which_servers_can_not_be_used_now(reader: RunReader) -
 
 
 def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(client: TestClient, reader: RunReader) -> None:
-    sub = next(run for run in reader.runs(RunQuery(limit=200)).runs if run.parent_run_id)
+    sub = next(run for run in reader.index.runs(RunQuery(limit=200)).runs if run.parent_run_id)
     page = client.get(f"/runs/{sub.parent_run_id}").text
     assert page.count('<details class="sub-run" open>') >= 1
-    for row in (*reader.timeline(sub.run_id).decisions, *reader.timeline(sub.run_id).calls):
+    for row in (*reader.index.timeline(sub.run_id).decisions, *reader.index.timeline(sub.run_id).calls):
         assert f'id="{sub.run_id}-r{row["seq"]}"' in page
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))

@@ -125,13 +125,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunReader]:
 
 def addresses_of(reader: RunReader, every: int = 1) -> list[str]:
     """The pages of all runs; of one run in so many also those of its records."""
-    runs = [run.run_id for run in reader.runs(RunQuery(limit=40)).runs]
+    runs = [run.run_id for run in reader.index.runs(RunQuery(limit=40)).runs]
     found = ["/", "/runs", "/steps", "/calls", "/matrix", "/search?q=script", "/runs?q=%3Cscript%3Eran()%3C/script%3E"]
     found += [f"/runs?workflow={value}" for value in ("%22%3E%3Csvg/onload=ran()%3E", "'onclick=ran()")]
     found += [f"/runs/{run}" for run in runs]
     for run in runs[::every]:
         found += [f"/runs/{run}/0", f"/runs/{run}/0/array"]
-        found += [f"/runs/{run}/{row['seq']}" for row in reader.rows_of("calls", run)[::every]]
+        found += [f"/runs/{run}/{row['seq']}" for row in reader.index.rows_of("calls", run)[::every]]
     found += [f"/runs/{run}/0/why?name=%3Cimg%20src=x%20onerror=ran()%3E" for run in runs[:3]]
     found += [f"/compare?a={runs[0]}/0&b={runs[1]}/0", "/compare?a=%3Cscript%3Eran()%3C/script%3E/0&b=x"]
     return found
@@ -156,7 +156,7 @@ def _without_values(text: str) -> str:
 
 def test_json_of_hostile_records_is_json_and_no_markup(hostile: RunReader) -> None:
     client = TestClient(pages(hostile), base_url="http://127.0.0.1")
-    for run in hostile.runs(RunQuery(limit=5)).runs:
+    for run in hostile.index.runs(RunQuery(limit=5)).runs:
         answer = client.get(f"/runs/{run.run_id}/0.json")
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -184,7 +184,7 @@ def test_nothing_runs_in_a_real_browser(hostile: RunReader, browser: BrowserThre
 
 @browsed
 def test_nothing_runs_in_published_files(hostile: RunReader, browser: BrowserThread, tmp_path: Path) -> None:
-    runs = [run.run_id for run in hostile.runs(RunQuery(limit=4)).runs]
+    runs = [run.run_id for run in hostile.index.runs(RunQuery(limit=4)).runs]
     publish(hostile, runs, tmp_path / "out")
     ran: list[str] = []
     context = browser.browser.new_context()
@@ -204,5 +204,5 @@ def test_nothing_runs_in_published_files(hostile: RunReader, browser: BrowserThr
 
 def test_what_can_not_be_seen_is_written_out(hostile: RunReader) -> None:
     client = TestClient(pages(hostile), base_url="http://127.0.0.1")
-    said = "".join(client.get(f"/runs/{run.run_id}").text for run in hostile.runs(RunQuery(limit=40)).runs)
+    said = "".join(client.get(f"/runs/{run.run_id}").text for run in hostile.index.runs(RunQuery(limit=40)).runs)
     assert visible("\u202e") in said or "\\u202e" in said

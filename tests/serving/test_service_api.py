@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bundle_router import Decision, Result, Toolset
 from bundle_router.core.models import Media
+from bundle_router.errors import UnknownRun
 from bundle_router.tool import ToolContext, ToolOutput
 
 from tests.serving.conftest import Words
@@ -103,6 +104,10 @@ PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
     "an unknown key": ("POST", "/v1/route", {"json": {**STEP, "command": "/bin/sh"}}, 422, "invalid"),
     "no step": ("POST", "/v1/route", {"json": {"run_id": "r"}}, 422, "invalid"),
     "no run id": ("POST", "/v1/route", {"json": {**STEP, "run_id": "../x"}}, 422, "invalid"),
+    "a number for a flag": ("POST", "/v1/route", {"json": {**STEP, "fixed_list": 0}}, 422, "invalid"),
+    "a text for a number": ("POST", "/v1/route", {"json": {**STEP, "max_tools": "5"}}, 422, "invalid"),
+    "a flag for a number": ("POST", "/v1/route", {"json": {**STEP, "max_tools": True}}, 422, "invalid"),
+    "another word for a flag": ("GET", "/v1/runs/r/tools?native=yes", {}, 422, "invalid"),
     "an unknown bundle": ("POST", "/v1/route", {"json": {**STEP, "policy": {"deny": ["kit.som"]}}}, 400, "refused"),
     "an unknown parent": ("POST", "/v1/route", {"json": {**CHILD, "parent_run_id": "no"}}, 404, "unknown_run"),
     "a long key": ("POST", "/v1/route", {"json": STEP, "headers": {"Idempotency-Key": "x" * 201}}, 400, "malformed"),
@@ -110,7 +115,7 @@ PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
     "a run that is none": ("GET", "/v1/runs/-/tools", {}, 404, "unknown_run"),
     "an unknown format": ("GET", "/v1/runs/r/tools?format=x", {}, 422, "invalid"),
     "an unknown parameter": ("GET", "/v1/runs/r/tools?url=http://x", {}, 422, "invalid"),
-    "a parameter twice": ("GET", "/v1/runs/r/tools?native=1&native=0", {}, 422, "invalid"),
+    "a parameter twice": ("GET", "/v1/runs/r/tools?native=true&native=false", {}, 422, "invalid"),
     "an unknown decision": ("GET", "/v1/runs/r/tools?decision=x", {}, 400, "refused"),
     "a call of an unknown run": ("POST", "/v1/runs/none/call", {"json": CALL}, 404, "unknown_run"),
     "a call that names a server": ("POST", "/v1/runs/r/call", {"json": {**CALL, "server": "sh"}}, 422, "invalid"),
@@ -154,6 +159,22 @@ def test_who_goes_away_is_not_worked_for_and_the_record_says_so(site: Any) -> No
             while not [row for row in site.records() if row["type"] == "call.finished"]:
                 await http.get("/healthz")
         assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"]
+        async with site.http(endpoint) as http:
+            series = (await http.get("/metrics")).text
+        assert 'bundle_router_calls_total{outcome="cancelled",server="kit"} 1.0' in series
+
+    site.serve_all(work)
+
+
+def test_the_end_of_a_run_that_never_began_is_refused_and_one_that_was_ended_stays_so(site: Any) -> None:
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            unknown = await http.post("/v1/runs/ghost/close")
+            ended = [(await http.post("/v1/runs/r/close")).json()["ended"] for _ in range(2)]
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_run")
+        assert ended == [True, False]
+        with pytest.raises(UnknownRun, match="ghost"):
+            await router.close_run("ghost")
 
     site.serve_all(work)
 

@@ -158,6 +158,20 @@ def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: 
     assert not [word for word in (b"a-goal-of-ours", b"an-argument", b"someone") if word in told]
 
 
+def test_a_cancelled_call_is_a_span_too_and_names_nothing_that_a_request_made_up(site: Any, collector: Any) -> None:
+    proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http:
+            assert (await http.post("/v1/runs/r/call", json={"name": "kit__wait"})).status_code == 504
+
+    url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    site.serve_all(work, f'[service]\ntraces = "{url}"\nrequest_s = 0.3\n')
+    [call] = [span for span in spans_of(proto, collector) if span.name == "call"]
+    told = {row.key: row.value.string_value for row in call.attributes}
+    assert (told["tool"], told["outcome"], told["run_id"]) == ("kit.wait", "cancelled", "r")
+
+
 def test_the_log_has_a_line_for_each_decision_call_and_answer(site: Any, capfd: pytest.CaptureFixture[str]) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:

@@ -424,7 +424,7 @@ class Engine:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def close_run(self, run_id: str) -> RunEnd:
-        """Let go of a run. One that is not open here is left alone."""
+        """Let go of a run. One that is not open here is left alone. Raises UnknownRun."""
         return self.runs.close(run_id)
 
     async def end_run(self, run_id: str) -> RunEnd:

@@ -44,7 +44,7 @@ CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """What closing a run came to. `ended`: its end is written; else `others` have it open, and whoever of them closes
-    it last writes the end. False without others: steps or calls of this process are still under way."""
+    it last writes the end. False without others: it is not open here, or steps or calls are under way here."""
 
     ended: bool
     others: tuple[Writer, ...] = ()
@@ -357,12 +357,18 @@ class RunTable:
     # --- letting go ------------------------------------------------------------------------------------------------
 
     def close(self, run_id: str) -> RunEnd:
-        """Let go of a run; one that is not known here is left alone. Raises StorageError when its end can't be
-        written."""
+        """Let go of a run; one that is not open here is left alone. Raises UnknownRun, and StorageError when its end
+        can't be written."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._lock:
             run = self._runs.pop(run_id, None)
-        return run.close() if run is not None else RunEnd(ended=False)
+        if run is not None:
+            return run.close()
+        self._refuse_closed()
+        log = self.store.open(run_id)
+        if log is None:
+            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
+        return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:
         """Let go of a run whose records can't be trusted to be on disk: what is there counts when it is opened anew."""

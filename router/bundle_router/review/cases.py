@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile
@@ -58,9 +58,9 @@ class CaseStep(Frozen):
     goal: str = ""
     constraints: tuple[str, ...] = ()
     policy: StepPolicy | None = None
-    max_bundles: int | None = None
-    max_tools: int | None = None
-    max_tokens: int | None = None
+    max_bundles: StrictInt | None = None
+    max_tools: StrictInt | None = None
+    max_tokens: StrictInt | None = None
     parents: tuple[CaseParent, ...] = ()
     answer: tuple[str, ...] | None = None
     bundles: tuple[str, ...]

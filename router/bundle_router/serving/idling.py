@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import takewhile
 from typing import Final
 
-from bundle_router.errors import RouterError
+from bundle_router.errors import RouterError, UnknownRun
 
 LOOKS: Final = 4
 """How often runs are looked at while one may be idle."""
@@ -73,8 +73,9 @@ class IdleRuns:
                 continue
             self.forget(run_id)
             try:
-                await self._close(run_id)
-                self._report("info", "run.idle_closed", run_id=run_id)
+                with contextlib.suppress(UnknownRun):  # it was asked for and never begun, or was pruned
+                    await self._close(run_id)
+                    self._report("info", "run.idle_closed", run_id=run_id)
             except RouterError as trouble:
                 self._report("warning", "run.idle_not_closed", run_id=run_id, error=trouble)
 

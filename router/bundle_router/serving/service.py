@@ -52,7 +52,7 @@ class ObservedRouter:
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **how: Any) -> Result:
         """As the router's."""
         with self._idle.use(run_id):
-            return await self._telemetry.call(run_id, self._access.call(run_id, name, arguments, **how))
+            return await self._telemetry.call(run_id, name, self._access.call(run_id, name, arguments, **how))
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -53,10 +54,20 @@ class Telemetry:
         self._report("info", "step.routed", **about, degraded=decision.degraded, elapsed_ms=elapsed_ms)
         return decision
 
-    async def call(self, run_id: str, work: Awaitable[Result], traceparent: str | None = None) -> Result:
-        """Await a call and tell of it."""
+    async def call(self, run_id: str, name: str, work: Awaitable[Result], traceparent: str | None = None) -> Result:
+        """Await a call by a tool's canonical or exposed name, and tell of it; also of one that is cancelled."""
         began_ns, began = time.time_ns(), time.perf_counter()
-        result = await work
+        try:
+            result = await work
+        except asyncio.CancelledError:
+            tool = name.replace("__", ".", 1)
+            known = tool if tool.partition(".")[0] in self._servers() else ""  # else it is what a request says
+            self._called(run_id, Result("cancelled", "", "cancelled", tool=known), began_ns, began, traceparent)
+            raise
+        self._called(run_id, result, began_ns, began, traceparent)
+        return result
+
+    def _called(self, run_id: str, result: Result, began_ns: int, began: float, traceparent: str | None) -> None:
         elapsed_s = time.perf_counter() - began
         server = result.tool.partition(".")[0]
         self.metrics.called(server if server in self._servers() else "", result, elapsed_s)
@@ -65,7 +76,6 @@ class Telemetry:
         about = {"run_id": run_id, "call_id": result.call_id, "tool": result.tool}
         elapsed_ms = round(elapsed_s * 1000, 3)
         self._report("info", "tool.called", **about, outcome=result.outcome, code=result.code, elapsed_ms=elapsed_ms)
-        return result
 
     def answered(self, route: str, status: int, caller: str, elapsed_s: float) -> None:
         """Tell of a request that was answered."""

@@ -25,18 +25,7 @@ from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.mapping import applies
 from bundle_router.core.models import RecentStep
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.read_model import (
-    Facet,
-    RecordQuery,
-    RunPage,
-    RunQuery,
-    RunRow,
-    Stats,
-    TextHit,
-    Timeline,
-)
 from bundle_router.core.records.replayed import catalog_from
-from bundle_router.core.records.tables import Table
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.learning.recorded_steps import StepLabel
@@ -46,7 +35,6 @@ from bundle_router.wiring.catalogs import LocalServers
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
     from bundle_router.adapters.index import RunIndex
-    from bundle_router.core.records.read_model import ArtifactUse
 
 KEPT: Final = 32
 """Recorded catalogs that are kept read."""
@@ -91,7 +79,8 @@ class RunReader:
         self, archive: RunArchive, index: RunIndex, config: str | Path | None = None, local: LocalServers | None = None
     ) -> None:
         self._archive = archive
-        self._index = index
+        self.index = index
+        """Lists, timelines, overviews, and where words stand."""
         self._config = config
         self._local = local
         self._catalogs: OrderedDict[str, Catalog | None] = OrderedDict()
@@ -99,57 +88,12 @@ class RunReader:
         """Where the runs are, for people."""
 
     def close(self) -> None:
-        self._index.close()
-
-    @property
-    def rows_read(self) -> int:
-        """Rows of the index that were read so far."""
-        return self._index.rows_read
+        self.index.close()
 
     def refresh(self, *, now: bool = False) -> str:
         """Bring the index up to date where that was not done a moment ago; why it could not be, if so."""
-        self._index.refresh(now=now)
-        return self._index.stale
-
-    # --- from the index ----------------------------------------------------------------------------------------------
-
-    def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
-        return self._index.runs(query, facets=facets)
-
-    def newer_than(self, run_id: str, query: RunQuery) -> int:
-        return self._index.newer_than(run_id, query)
-
-    def run(self, run_id: str) -> RunRow:
-        """Return one run. Raises UnknownRun."""
-        return self._index.run(run_id)
-
-    def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
-        return self._index.timeline(run_id, start=start, limit=limit)
-
-    def never_used(self, run_id: str) -> list[tuple[str, int]]:
-        return self._index.never_used(run_id)
-
-    def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
-        return self._index.facet_values(run_id, facet)
-
-    def rows_of(self, table: Table, run_id: str, **equal: Any) -> list[dict[str, Any]]:
-        return self._index.rows_of(table, run_id, **equal)
-
-    def stats(self, query: RunQuery) -> Stats:
-        return self._index.stats(query)
-
-    def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
-        return self._index.records(query)
-
-    def search(self, words: str, *, limit: int = 50) -> list[TextHit]:
-        return self._index.search(words, limit=limit)
-
-    def artifact_uses(self, sha256: str) -> list[ArtifactUse]:
-        return self._index.artifact(sha256)
-
-    def addresses(self) -> list[tuple[str, str, str]]:
-        """Return every (workflow, role, step) that was decided on."""
-        return self._index.addresses()
+        self.index.refresh(now=now)
+        return self.index.stale
 
     # --- from the run ------------------------------------------------------------------------------------------------
 
@@ -164,15 +108,15 @@ class RunReader:
         """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
         line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        before, after = self._index.beside(run_id, seq)
+        before, after = self.index.beside(run_id, seq)
         return DecisionDetail(
             record=record,
             line=line,
             catalog=catalog,
             view=model_view(catalog, record) if catalog is not None else None,
             rows=self._rows(catalog, record),
-            calls=tuple(self._index.rows_of("calls", run_id, limit=CALLS, decision_seq=seq)),
-            labels=tuple(self._index.rows_of("labels", run_id, seq=seq)),
+            calls=tuple(self.index.rows_of("calls", run_id, limit=CALLS, decision_seq=seq)),
+            labels=tuple(self.index.rows_of("labels", run_id, seq=seq)),
             before=before,
             after=after,
             prompt=self._prompt(run_id, catalog, record),
@@ -226,7 +170,7 @@ class RunReader:
             return None
         recent = [
             RecentStep(row["role"] or "", row["step"] or "", row["goal"] or "", ())
-            for row in self._index.rows_of("decisions", run_id)
+            for row in self.index.rows_of("decisions", run_id)
             if row["seq"] < record.decision.seq
         ][-RECENT:]
         picks = catalog.settings.model.max_picks
@@ -270,7 +214,7 @@ class RunReader:
             decision_id=record.decision.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
         )
         self._archive.add_label(run_id, step_label)
-        self._index.refresh(now=True)
+        self.index.refresh(now=True)
 
     # --- the config in force -----------------------------------------------------------------------------------------
 

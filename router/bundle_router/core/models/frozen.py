@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
+
+
+def _refuse_coercion(value: Any) -> Any:
+    if isinstance(value, str | bytes | bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Count = Annotated[int, Field(ge=0), BeforeValidator(_refuse_coercion)]
+"""A number from 0 on, and no text or truth value that could be read as one; 5.0 is whole, as in JSON Schema."""
 
 
 class Frozen(BaseModel):

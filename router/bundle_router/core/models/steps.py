@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, StrictBool, ValidationError, field_validator
 
-from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.models.frozen import Count, Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
 from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import InvalidStep
@@ -109,13 +109,13 @@ class Step(Given):
     """For whom the step is taken: sessions, tokens and reused results are kept apart by it."""
     parent_run_id: str | None = None
     """The run that this one is a sub-agent of; it never gets more than that one may have."""
-    inherit: bool = True
+    inherit: StrictBool = True
     """Whether a sub-agent begins with its parent's activation."""
-    max_bundles: int | None = Field(default=None, ge=0)
+    max_bundles: Count | None = None
     """Bundles shown at most (None: no bound of its own)."""
-    max_tools: int | None = Field(default=None, ge=0)
+    max_tools: Count | None = None
     """Tools in the array at most (None: no bound of its own)."""
-    max_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: Count | None = None
     """Tokens of the array at most (None: no bound of its own)."""
     labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
     """Words of your own, kept with the decision; they decide nothing."""
@@ -127,7 +127,7 @@ class Step(Given):
     """The line of decisions within the run that this one belongs to (empty: the default one)."""
     parent_decision_id: str | None = Field(default=None, max_length=300)
     """The decision that a branch begins at or, in a sub-agent's run, the parent's that it is held to."""
-    fixed_list: bool = False
+    fixed_list: StrictBool = False
     """Whether the agent reads its list once, so that nothing joins it."""
 
     @field_validator("run_id", "parent_run_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from bundle_router.core.models import Step
 from bundle_router.core.models.frozen import Frozen
@@ -15,6 +15,8 @@ from bundle_router.core.tools.exposure.provider_forms import Format
 ToolName = Annotated[str, Field(min_length=1, max_length=300)]
 Narrowed = Annotated[str, Field(max_length=500)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
+Flag = Annotated[bool, BeforeValidator({"true": True, "false": False}.get)]
+"""In a query, as JSON spells it; no other word counts as one of the two."""
 MAX_MESSAGES: Final = 10_000
 KEY: Final = r'"[ !#-~]{1,200}"|[!#-~]([ !#-~]{0,198}[!#-~])?'
 """The header `Idempotency-Key`: visible characters, in quotes or not."""
@@ -59,7 +61,7 @@ class ToolsQuery(Frozen):
     """How the tools of a run are asked for."""
 
     format: Format = "openai"
-    native: bool = False
+    native: Flag = False
     decision: DecisionId | None = None
 
 
@@ -67,7 +69,7 @@ class MediaQuery(Frozen):
     """How an artifact is asked for as a part of a message."""
 
     format: Format = "openai"
-    link: bool = False
+    link: Flag = False
     decision: DecisionId | None = None
 
 

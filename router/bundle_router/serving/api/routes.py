@@ -176,7 +176,7 @@ class DecisionApi:
             calling = self._router.call(
                 run_id, body.name, body.arguments, decision=body.decision, key=_key(request, "")
             )
-            result = await self._telemetry.call(run_id, calling, _traceparent(request))
+            result = await self._telemetry.call(run_id, body.name, calling, _traceparent(request))
         return JSONResponse(result.to_json())
 
     async def _missed(self, request: Request) -> Response:

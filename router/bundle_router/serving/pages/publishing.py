@@ -53,7 +53,7 @@ class PublishedPages:
     def __init__(self, reader: RunReader, run_ids: Sequence[str]) -> None:
         self._reader = reader
         self._views = PageViews(reader)
-        self._runs = [reader.run(run_id) for run_id in run_ids]
+        self._runs = [reader.index.run(run_id) for run_id in run_ids]
         self._files = {"/runs": "index.html", **{f"/assets/{name}": f"assets/{name}" for name in PUBLISHED_ASSETS}}
         for run in self._runs:
             self._files |= dict(self._addresses(run.run_id))
@@ -61,11 +61,11 @@ class PublishedPages:
     def _addresses(self, run_id: str) -> Iterator[tuple[str, str]]:
         yield f"/runs/{run_id}", f"runs/{run_id}.html"
         for table in ("decisions", "calls"):
-            for row in self._reader.rows_of(table, run_id):
+            for row in self._reader.index.rows_of(table, run_id):
                 yield f"/runs/{run_id}/{row['seq']}", f"runs/{run_id}/{row['seq']}.html"
                 if table == "decisions":
                     yield f"/runs/{run_id}/{row['seq']}/array", f"runs/{run_id}/{row['seq']}-array.html"
-        for row in self._reader.rows_of("artifacts", run_id):
+        for row in self._reader.index.rows_of("artifacts", run_id):
             extension = _EXTENSIONS.get(row["mime_type"] or "")
             if extension is not None and row["sha256"]:
                 file = f"artifacts/{row['sha256']}{extension}"

@@ -71,7 +71,7 @@ class PageViews:
     def runs(self, query: Query) -> PageContent:
         """Return the table of runs with what it can be narrowed by."""
         asked = run_query(query)
-        return self.run_list(self._reader.runs(asked), asked, query)
+        return self.run_list(self._reader.index.runs(asked), asked, query)
 
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
@@ -90,7 +90,7 @@ class PageViews:
 
     def new_runs(self, query: Query) -> PageContent:
         """Return how many runs have come since the newest that a list shows: a part of that page."""
-        count = self._reader.newer_than(first(query, "newest")[:128], run_query(query))
+        count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
         return PageContent(
             "new_runs.html", {"count": count, "kept": kept, "newest": first(query, "newest")[:128]}, {"new": count}
@@ -104,7 +104,7 @@ class PageViews:
                         until=time_of(first(query, "until")))  # fmt: skip
         sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
         asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
-        rows, total = self._reader.records(asked)
+        rows, total = self._reader.index.records(asked)
         kept = kept_query(query, (*FILTERS[of], "q", "since", "until", "sort"))
         return self._page(
             "records.html", of.capitalize(), f"/{of}", {"total": total, of: rows}, of=of, rows=rows, total=total,
@@ -115,7 +115,7 @@ class PageViews:
     def overview(self, query: Query) -> PageContent:
         """Return what the runs come to, as pictures and tables."""
         asked = replace(run_query(query), offset=0)
-        found = self._reader.stats(asked)
+        found = self._reader.index.stats(asked)
         days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
         tables = {name: [asdict(row) for row in rows] for name, rows in found.tables.items()}
         names = ("runs", "decisions", "calls", "tokens", "all_tokens", "cost_usd")
@@ -130,16 +130,16 @@ class PageViews:
     def search(self, query: Query) -> PageContent:
         """Return where words stand in goals, arguments and artifacts."""
         words = first(query, "q")[:500]
-        hits = self._reader.search(words, limit=100) if words.strip() else []
+        hits = self._reader.index.search(words, limit=100) if words.strip() else []
         return self._page("search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits)
 
     # --- one run -----------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
         """Return the timeline of a run, `limit` records at a time."""
-        run = self._reader.run(run_id)
+        run = self._reader.index.run(run_id)
         start = whole(first(query, "from"))
-        part = self._reader.timeline(run_id, start=start, limit=limit)
+        part = self._reader.index.timeline(run_id, start=start, limit=limit)
         verified = self._reader.verified(run_id) if run.state != "unreadable" and run.records <= RECORDS else None
         return self._page(
             "run.html", run_id, "/runs",
@@ -147,7 +147,8 @@ class PageViews:
              "sub_runs": [sub.to_json() for sub in part.sub_runs], "next": part.next_seq},
             run=run, part=part, items=self._nest_sub_runs(items_of(part, start)), start=start,
             nested_open=len(part.sub_runs) <= NESTED_OPEN, verified=verified,
-            never_used=self._reader.never_used(run_id), missing=self._reader.facet_values(run_id, "missing"),
+            never_used=self._reader.index.never_used(run_id),
+            missing=self._reader.index.facet_values(run_id, "missing"),
             newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
         )  # fmt: skip
 
@@ -155,30 +156,30 @@ class PageViews:
         """Put the steps and calls of sub-runs where they began, as far as a page takes them."""
         subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
         for sub in subs[:NESTED_RUNS] if depth else ():
-            part = self._reader.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
+            part = self._reader.index.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
             sub |= {"items": self._nest_sub_runs(items_of(part, 0), depth - 1), "more": part.next_seq is not None}
         return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
         """Return whether the run has gone on since a page was made: a part of that page."""
-        run, seen = self._reader.run(run_id), whole(first(query, "seen"))
-        part = self._reader.timeline(run_id, start=seen + 1, limit=RECORDS)
+        run, seen = self._reader.index.run(run_id), whole(first(query, "seen"))
+        part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
         values = {"count": count, "run": run, "seen": seen}
         return PageContent("new_records.html", values, {"new": count, "state": run.state})
 
     def record(self, run_id: str, seq: int) -> PageContent:
         """Return the page of a decision or of a call."""
-        run = self._reader.run(run_id)
-        if self._reader.rows_of("decisions", run_id, seq=seq):
+        run = self._reader.index.run(run_id)
+        if self._reader.index.rows_of("decisions", run_id, seq=seq):
             return self._decision(run, self._reader.decision(run_id, seq))
-        calls = self._reader.rows_of("calls", run_id, seq=seq)
+        calls = self._reader.index.rows_of("calls", run_id, seq=seq)
         line = self._reader.record(run_id, seq)
-        artifacts = self._reader.rows_of("artifacts", run_id, seq=seq)
+        artifacts = self._reader.index.rows_of("artifacts", run_id, seq=seq)
         call = calls[0] if calls else None
         decision = None
         if call is not None and call["decision_seq"] is not None:
-            decision = next(iter(self._reader.rows_of("decisions", run_id, seq=call["decision_seq"])), None)
+            decision = next(iter(self._reader.index.rows_of("decisions", run_id, seq=call["decision_seq"])), None)
         title = f"{call['server']}.{call['tool']}" if call is not None else str(line.get("type", "record"))
         return self._page(
             "call.html", title, "/runs", line, run=run, seq=seq, call=call, line=line, artifacts=artifacts,
@@ -247,7 +248,7 @@ class PageViews:
 
     def artifact(self, sha256: str) -> PageContent:
         """Return where an artifact came from, and what took it."""
-        uses = self._reader.artifact_uses(sha256)
+        uses = self._reader.index.artifact(sha256)
         if not uses:
             raise RequestError(f"no record names an artifact {sha256[:64]}")
         made = [use for use in uses if not use.took]
@@ -261,9 +262,11 @@ class PageViews:
     def matrix(self) -> PageContent:
         """Role × bundle: what may be seen, what was seen, what was called."""
         catalog = self._reader.catalog()
-        seen = {tuple(row.name.split("\n", 1)): row for row in self._reader.stats(RunQuery()).tables["role × bundle"]}
+        seen = {
+            tuple(row.name.split("\n", 1)): row for row in self._reader.index.stats(RunQuery()).tables["role × bundle"]
+        }
         may, why = defaultdict[tuple[str, str], list[str]](list), dict[tuple[str, str], str]()
-        addresses = self._reader.addresses()
+        addresses = self._reader.index.addresses()
         for workflow, role, step in addresses if catalog is not None else ():
             assert catalog is not None  # noqa: S101 - the loop's condition
             verdicts = plan_for(catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()).verdicts
@@ -286,7 +289,7 @@ class PageViews:
     def catalog(self) -> PageContent:
         """Return servers, bundles and tools of the config in force."""
         catalog = self._reader.catalog()
-        used = {row.name: row for row in self._reader.stats(RunQuery()).tables["calls by bundle"]}
+        used = {row.name: row for row in self._reader.index.stats(RunQuery()).tables["calls by bundle"]}
         bundles = [] if catalog is None else [
             (bundle, sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards), used.get(bundle.id))
             for bundle in catalog.bundles.values()

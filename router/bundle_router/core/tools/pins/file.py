@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StrictBool, StrictInt, ValidationError
 
 from bundle_router.core.catalog import Transport
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME, Frozen
@@ -34,8 +34,8 @@ class _WrittenOrigin(Frozen):
 class _WrittenPin(Frozen):
     tool: str = Field(pattern=f"^(?:{TOOL_NAME.pattern})$")
     sha256: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    tokens: int = Field(ge=0)
-    counted: bool = True
+    tokens: StrictInt = Field(ge=0)
+    counted: StrictBool = True
     definition: dict[str, Any]
 
 
