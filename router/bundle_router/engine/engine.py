@@ -247,7 +247,7 @@ class Engine:
             for _ in range(run.leases // TOGETHER):
                 await asyncio.sleep(0)
             read = self._read(arguments)
-            nonce = run.log.header.nonce or run.id
+            nonce = run.nonce
             request = CallRequest(name, read, asked_ns, digest=keyed_digest(nonce, arguments, more.get("key")), **more)
             if isinstance(name, str) and name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None

@@ -59,6 +59,8 @@ class OpenRun:
         self.log = log
         self.id = log.header.run_id
         self.workspace = log.header.workspace
+        self.nonce = log.header.nonce or self.id
+        self._parent = (log.header.parent_run_id or "") if log.header.names_parent else None
         self.fold = RunFold(recent_steps)
         self.lock = threading.Lock()
         self.durable = durable
@@ -77,8 +79,8 @@ class OpenRun:
     @property
     def parent_id(self) -> str | None:
         """Whose sub-agent the run is: its header says it and, where that was lost, its last decision."""
-        if self.log.header.names_parent or not self.fold.has_decided:
-            return self.log.header.parent_run_id
+        if self._parent is not None or not self.fold.has_decided:
+            return self._parent or None
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 

@@ -289,7 +289,8 @@ class PostgresRunLog:
         count, head = rows[0]
         query = "select revision from router_run_catalogs where run_id = %s order by position, revision"
         revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
-        later = [revision for revision in revisions if not self.header.has_catalog(revision)]
+        known = {one.revision for one in self.header.catalogs}
+        later = [revision for revision in revisions if revision not in known]
         ended = self.header.with_catalogs(later).end(self._clock.now(), Head(count, head)).sealed()
         self._pool.fetch(
             "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",

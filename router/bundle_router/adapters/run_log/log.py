@@ -443,6 +443,7 @@ class DiskRunLog:
         self.id_prefix = f"{path.name}.{header.nonce[:ID_DIGITS]}" if header.nonce else path.name
         """What the ids of decisions and calls begin with: unique over machines, for runs that have a nonce."""
         self._header = header
+        self._catalogs = {one.revision for one in header.catalogs}
         self._folder = RunFolder(setting.storage, self.path, folder)
         self._segments = {file: Segment(name) for file, name in FILES.items()}
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
@@ -615,20 +616,22 @@ class DiskRunLog:
 
     def put_catalog(self, revision: str, text: str) -> None:
         """Keep the text of a catalog revision with the run, and name it in `run.json`; nothing where it is known."""
-        if self._header.has_catalog(revision):
+        if revision in self._catalogs:
             return
         until_s = time.monotonic() + WAIT_S
         if not self._writing:
             self.begin_writing(until_s)
         with self._folder.locked(until_s) as folder:
             self._header = header = self._header_now(folder)
-            if header.has_catalog(revision):
+            self._catalogs = {one.revision for one in header.catalogs}
+            if revision in self._catalogs:
                 return
             header = header.with_catalogs([revision])
             name = header.catalogs[-1].file
             with translated("write", f"{self._path}/{name}"):
                 replace_text(self._storage, folder, name, text, durable=self._setting.durable)
             self._put_header(folder, header)
+            self._catalogs.add(revision)
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 

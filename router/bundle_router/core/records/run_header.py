@@ -104,9 +104,6 @@ class RunHeader:
     def catalogs(self) -> tuple[KeptCatalog, ...]:
         return tuple(KeptCatalog(str(one.get("revision")), str(one.get("file"))) for one in self._objects("catalogs"))
 
-    def has_catalog(self, revision: str) -> bool:
-        return any(one.revision == revision for one in self.catalogs)
-
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
         rows = self._objects("healed")
