@@ -29,10 +29,7 @@ LONG = os.environ.get("BUNDLE_ROUTER_LONG") == "1"
 SEED = int(os.environ.get("BUNDLE_ROUTER_SEED", "1"))
 WORKER = Path(__file__).with_name("worker.py")
 
-pytestmark = [
-    pytest.mark.skipif(not BINARIES, reason="there are no binaries of a PostgreSQL server"),
-    pytest.mark.xdist_group("postgres-servers"),
-]
+pytestmark = pytest.mark.skipif(not BINARIES, reason="there are no binaries of a PostgreSQL server")
 
 
 @pytest.fixture(scope="module")
