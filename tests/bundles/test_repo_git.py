@@ -575,6 +575,61 @@ def test_a_tracked_file_replaced_by_a_link_shows_the_link_not_its_target(repo: P
     assert "+../secret" in shown
 
 
+def test_a_diff_shows_what_was_copied_whatever_is_swapped_for_a_link_meanwhile(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """git opens files by name after it looked at them: swapped then, one run in twenty showed `.git/config`."""
+    (repo / "a.txt").write_text("mine\n")
+    (repo / "lib" / "b.txt").write_text("mine too\n")
+    (repo / ".netrc").write_text("password SECRET\n")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    swap = f"/bin/rm -rf {repo}/a.txt {repo}/lib; /bin/ln -s .netrc {repo}/a.txt; /bin/ln -s .git {repo}/lib"
+    script = f'#!/bin/sh\ncase "$*" in *--patch*) {swap};; esac\nexec {shutil.which("git")} "$@"\n'
+    (programs / "git").write_text(script)
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    shown = call("git_diff", repo, confined=False)
+    assert (repo / "a.txt").is_symlink()
+    assert "+mine\n" in shown
+    assert "+mine too\n" in shown
+    assert "SECRET" not in shown
+    assert ".netrc" not in shown
+
+
+def test_a_tracked_file_of_credentials_is_left_out_of_a_diff_of_the_working_tree(repo: Path) -> None:
+    commit(repo, "by mistake", {".netrc": "password OLD\n", "conf/.netrc": "x\n"})
+    (repo / ".netrc").write_text("password SECRET\n")
+    (repo / "a.txt").write_text("mine\n")
+    assert "2 files" not in (shown := call("git_diff", repo))
+    assert "SECRET" not in shown
+    assert "+mine" in shown
+    assert "1 file with credentials left out" in shown
+    (repo / "a.txt").write_text("one\ntwo\n")
+    assert call("git_diff", repo).endswith(" 1 file with credentials left out.")
+
+
+def test_attributes_of_the_working_tree_count_in_a_diff(repo: Path) -> None:
+    commit(repo, "attributes", {"lib/c.bin": "1\n", "lib/d.txt": "1\n"})
+    (repo / "lib" / ".gitattributes").write_text("*.bin -diff\n")
+    for name in ("c.bin", "d.txt"):
+        (repo / "lib" / name).write_text("SEEN\n")
+    shown = call("git_diff", repo)
+    assert "Binary files a/lib/c.bin and b/lib/c.bin differ" in shown
+    assert shown.count("+SEEN") == 1
+
+
+def test_modes_deleted_files_and_renames_are_shown_as_git_shows_them(repo: Path) -> None:
+    (repo / "a.txt").chmod(0o755)
+    (repo / "lib" / "b.txt").unlink()
+    (repo / "lib").rmdir()
+    (repo / "lib").symlink_to(".")
+    shown = call("git_diff", repo)
+    assert shown.split("\n", 1)[1].strip() in git(repo, "diff", "--stat=120", "--patch")
+    git(repo, "mv", "a.txt", "moved.txt")
+    assert "rename to moved.txt" in call("git_diff", repo, base="HEAD")
+
+
 def test_hard_linked_files_are_not_diffed_when_they_are_refused(repo: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("SECRET\n")
     (repo / "a.txt").unlink()

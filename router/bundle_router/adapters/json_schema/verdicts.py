@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from bundle_router.adapters.linear_patterns import LinearPattern, compile_linear
@@ -255,15 +255,15 @@ class ValueCheck:
         if isinstance(value, str):
             self.spend(1 + len(value) // TEXT_PER_STEP)
             return f'"{value}"'
-        container = isinstance(value, dict | list)
-        if container and (kept := self._texts.get(id(value))) is not None:
+        kept = self._texts.get(id(value)) if isinstance(value, dict | list) else None
+        if kept is not None:
             return kept
         try:
             text = _canonical_text(self._whole_numbers(value))
         except (TypeError, ValueError):
             raise Unchecked("not JSON") from None
         self.spend(1 + len(text) // TEXT_PER_STEP)
-        if container:
+        if isinstance(value, dict | list):
             self._texts[id(value)] = text
         return text
 
@@ -305,7 +305,10 @@ KEYWORDS: Final[dict[str, KeywordRow]] = {}
 
 def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
     plan: dict[str, list[tuple[Keyword, Any]]] = {kind: [] for kind in KINDS.values()}
-    for name, row in _in_force(schema, draft):
+    alone = draft <= 7 and "$ref" in schema  # there it silences everything beside it
+    for name, row in KEYWORDS.items():
+        if name not in schema or not row.since <= draft <= row.until or (alone and name != "$ref"):
+            continue
         if form_fault(name, schema[name]):
             raise Unchecked(f"{name} is not as it must be")
         for kind in (row.kind,) if row.kind else plan:
@@ -314,15 +317,6 @@ def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
         if name.startswith("unevaluated"):
             plan[""] = []
     return {kind: tuple(rows) for kind, rows in plan.items()}
-
-
-def _in_force(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, KeywordRow]]:
-    if draft <= 7 and "$ref" in schema:  # there it silences everything beside it
-        yield "$ref", KEYWORDS["$ref"]
-        return
-    for name, row in KEYWORDS.items():
-        if name in schema and row.since <= draft <= row.until:
-            yield name, row
 
 
 def _draft(uri: Any) -> int:

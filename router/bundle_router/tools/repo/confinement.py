@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import BinaryIO, Final, Literal, Self
 
 from bundle_router.core.models import ToolContext
@@ -31,7 +29,6 @@ from bundle_router.tools.repo.refusals import explained, invalid, outside
 __all__ = ["FileKind", "FolderEntry", "Root", "read_up_to", "workspace"]
 
 MAX_PATH_BYTES: Final = 4095
-MAX_BESIDE: Final = 100_000
 FileKind = Literal["file", "dir", "symlink", "other"]
 
 
@@ -103,20 +100,6 @@ class Root:
         """Return what `fd`, open on `path`, is really called now: for words and comparisons."""
         place = self.place_of(fd, path)
         return os.readlink(place) if place.startswith("/proc/") else os.path.realpath(place)  # noqa: PTH115  # text
-
-    def outside_hidden(self) -> Iterator[int]:
-        """Yield what leads to everything but hidden folders, each open until the next: for a child's confinement."""
-        top = self.path.rstrip("/") + "/"
-        names = [name.removeprefix(top) for name in self.hidden.names.values() if name.startswith(top)]
-        above = {str(folder) for name in names for folder in PurePosixPath(name).parents}
-        if not above:
-            yield self.fd
-        for path in (f"{folder}/{entry.name}" for folder in above for entry in self.scandir(folder, limit=MAX_BESIDE)):
-            with suppress(ToolFailure):  # gone by now
-                if path.removeprefix("./") not in above:
-                    fd = self.open_fd(path, PATH_ONLY | os.O_NOFOLLOW)
-                    yield fd
-                    os.close(fd)
 
     def relative(self, path: str) -> str:
         """Return the path relative to the root, without touching the disk: `.` for the root itself.

@@ -9,9 +9,8 @@ Rules:
 3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: alternates do not exist for git.
    A repository that borrows objects, or whose parts lie outside the workspace, is refused with the reason.
 4. Nothing is written to the workspace, also not a refreshed index.
-5. git is started in the workspace by its descriptor. It then asks what that folder is called and goes there by name:
-   where a step is narrowed to a folder, whose name others may give away, it only runs under Landlock, which goes by
-   the descriptor too.
+5. Files of the working tree whose content is shown are copied through the confinement, too: git opens them by name, and
+   what a name leads to may be swapped for a link at any moment. What git sees of the tree itself are names.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.children import Child, Command, find_binary, output_of, starts_confined
-from bundle_router.tools.repo.confinement import Root
+from bundle_router.tools.repo.children import Child, Command, find_binary, output_of
+from bundle_router.tools.repo.confinement import Root, read_up_to
 from bundle_router.tools.repo.gitrefs import collect_refs, parse_head
 
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
+_MAX_COPIED_BYTES: Final = 256 * 1024 * 1024
 _MAX_INDEX_BYTES: Final = 512 * 1024 * 1024
 _FAN_OUT: Final = re.compile(r"[0-9a-f]{2}|pack")
 _MAX_OBJECT_FILES: Final = 1_000_000
@@ -77,6 +76,17 @@ _OWN_CONFIG: Final = """\
 """
 
 
+_ENVIRONMENT: Final = {
+    "GIT_WORK_TREE": ".",
+    **dict.fromkeys(("GIT_CONFIG_SYSTEM", "GIT_CONFIG_GLOBAL"), os.devnull),
+    **dict.fromkeys(("GIT_CONFIG_NOSYSTEM", "GIT_ATTR_NOSYSTEM", "GIT_NO_REPLACE_OBJECTS", "GIT_NO_LAZY_FETCH"), "1"),
+    **dict.fromkeys(("GIT_OPTIONAL_LOCKS", "GIT_TERMINAL_PROMPT"), "0"),
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_PAGER": "cat",
+    "LC_ALL": "C",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class GitView:
     """A private git folder that shows the workspace's repository. `run` starts git on it."""
@@ -86,14 +96,22 @@ class GitView:
     root: Root
     context: ToolContext
     confined: bool = True
+    tree: str = ""
+    """The working tree, where it is not the workspace itself."""
+
+    def copied(self, names: Sequence[str]) -> tuple[GitView, list[str]]:
+        """Return a view over copies of these files, and the names of those that may be shown."""
+        tree = Path(self.folder) / "tree"
+        tree.mkdir()
+        return replace(self, tree=str(tree)), _copy_files(self.root, names, tree)
 
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
         """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
         command = Command(
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
-            cwd=self.root.place,
+            cwd=self.tree or self.root.place,
             env=self._environment(),
-            readable=chain(self.root.outside_hidden(), [self.folder]),
+            readable=(self.root.fd, self.folder),
             inherited=(self.root.fd,),
             confined=self.confined,
         )
@@ -104,25 +122,11 @@ class GitView:
 
     def _environment(self) -> dict[str, str]:
         nothing = f"{self.folder}/nothing"
-        return {
-            "GIT_DIR": self.folder,
-            "GIT_WORK_TREE": ".",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_SYSTEM": os.devnull,
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_NO_REPLACE_OBJECTS": "1",
-            "GIT_NO_LAZY_FETCH": "1",
-            "GIT_OPTIONAL_LOCKS": "0",
-            "GIT_ALLOW_PROTOCOL": "none",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_EXEC_PATH": nothing,
-            "GIT_PAGER": "cat",
-            "HOME": nothing,
-            "XDG_CONFIG_HOME": nothing,
-            "PATH": nothing,
-            "LC_ALL": "C",
-        }
+        return (
+            _ENVIRONMENT
+            | dict.fromkeys(("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), nothing)
+            | {"GIT_DIR": self.folder}
+        )
 
 
 @contextmanager
@@ -131,12 +135,6 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
     binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
-    if root.within != "." and not (confined and starts_confined(binary)):
-        raise ToolFailure(
-            "history of a folder of the workspace is only read where Landlock confines git",
-            code="unavailable",
-            advice="ask for it in a step whose workspace is the router's own",
-        )
     own, common = _locate(root)
     _check_objects(root, common)
     with tempfile.TemporaryDirectory(prefix="bundle-router-git-") as folder:
@@ -240,6 +238,51 @@ def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
             _copy_index(root, f"{own}/{entry.name}", folder / entry.name)
 
 
+def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
+    """Copy them as git would find them, what may not be shown left out; return the names of the others."""
+    folders = {""} | {str(folder) for name in names for folder in PurePosixPath(name).parents[:-1]}
+    plain = {folder for folder in folders if _is_plain(root, folder)}
+    links: dict[Path, str] = {}
+    withheld: set[str] = set()
+    room = _MAX_COPIED_BYTES
+    for name in [*(f"{folder}/.gitattributes".lstrip("/") for folder in folders), *names]:
+        target = tree / name
+        try:
+            entry = root.entry(name) if name.rpartition("/")[0] in plain else None
+            if entry is not None and entry.kind == "symlink":
+                links[target] = entry.target
+            elif entry is not None and entry.kind != "dir":
+                with root.open_for_reader(name) as file:
+                    info = os.fstat(file.fileno())
+                    room -= info.st_size
+                    if room < 0:
+                        raise ToolFailure("the files that differ are too large", code="too_large", advice="name a path")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(read_up_to(file, info.st_size))
+                    target.chmod(0o700 if info.st_mode & 0o100 else 0o600)
+        except ToolFailure as failure:
+            if failure.code in ("hard_link", "not_a_file", "too_large"):
+                raise
+            if failure.code == "credentials":
+                withheld.add(name)
+    for target, text in links.items():  # last, and through none of them: nothing is made beyond a link
+        if not any(parent in links for parent in target.parents):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(text)
+    return [name for name in names if name not in withheld]
+
+
+def _is_plain(root: Root, folder: str) -> bool:
+    """Return whether the way there goes through folders alone: for git, nothing is tracked beyond a link."""
+    if {"..", ".git", "/"} & {part.casefold() for part in PurePosixPath(folder).parts}:
+        return False  # an index may say anything
+    try:
+        ways = [str(way) for way in (PurePosixPath(folder), *PurePosixPath(folder).parents)][:-1]
+        return all((entry := root.entry(way)) is not None and entry.kind == "dir" for way in ways)
+    except ToolFailure:
+        return False
+
+
 def _copy_index(root: Root, source: str, target: Path) -> None:
     """Copy with the time stamp: git compares it with the files' to tell which may have changed since."""
     with root.open_file(source) as file, target.open("wb") as copy:
@@ -284,23 +327,19 @@ def _line(key: str, value: str) -> str:
     return f"[{section}]\n    {name} = {value}\n"
 
 
-_EXPLAINED: Final[Sequence[tuple[str, str, str]]] = (
-    ("does not have any commits yet", "no_commits", "the repository has no commits yet"),
-    ("unknown revision", "unknown_revision", "there is no such revision"),
-    ("bad object", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
-    (
-        "unsupported file type",
-        "not_a_file",
-        "a tracked file was replaced by a pipe, socket or device: name another path",
+_EXPLAINED: Final = {
+    "does not have any commits yet": ("no_commits", "the repository has no commits yet"),
+    "unknown revision": ("unknown_revision", "there is no such revision"),
+    **dict.fromkeys(
+        ("bad object", "unable to read", "Could not read"),
+        ("missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
     ),
-    ("unable to read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
-    ("Could not read", "missing_object", "an object is missing (a partial or damaged clone; nothing is fetched)"),
-)
+}
 
 
 def _git_failure(child: Child) -> ToolFailure:
     words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())
-    for sign, code, message in _EXPLAINED:
+    for sign, (code, message) in _EXPLAINED.items():
         if sign in words:
             return ToolFailure(message, code=code)
     return ToolFailure(f"git failed (status {child.code}): {words[:500]}", code="git_failed")

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -26,7 +28,8 @@ from bundle_router.tools.repo.gitview import GitView, repository
 from bundle_router.tools.repo.refusals import count, hidden, outside, show_name
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
-_MAX_NAMES_BYTES: Final = 8 * 1024 * 1024
+_MAX_NAMES: Final = 5_000
+_MAX_NAMES_BYTES: Final = 1024 * 1024  # they are arguments
 _REVISION_HELP: Final = "a branch, tag or hash, with ~n or ^n"
 
 
@@ -94,6 +97,11 @@ class GitDiff(Frozen):
 
 # --- log ------------------------------------------------------------------------------------------------------------
 
+_LOG: Final = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--no-show-signature", "--no-mailmap", "--no-notes"),
+    *("--no-follow", "--decorate=short", "--encoding=UTF-8", "--date=iso-strict", "--fixed-strings"),
+    "--regexp-ignore-case",
+)
 _COMMIT: Final = "--format=%x00%h%x1f%ad%x1f%an <%ae>%x1f%D%x1f%s"
 
 
@@ -102,24 +110,13 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         out, cut, _ = view.run(
             "log",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--no-show-signature",
-            "--no-mailmap",
-            "--no-notes",
-            "--no-follow",
-            "--decorate=short",
-            "--encoding=UTF-8",
-            "--date=iso-strict",
-            "--fixed-strings",
-            "--regexp-ignore-case",
+            *_LOG,
             f"--max-count={arguments.max_count + 1}",
             f"--skip={arguments.skip}",
             *(f"--{name}={value}" for name in ("since", "until", "author") if (value := getattr(arguments, name))),
             _COMMIT,
             "--end-of-options",
-            *_range(view, arguments.revision),
+            "..".join(_commit(view, side) for side in arguments.revision.split("..")),
             "--",
             *_checked_path(root, arguments.path),
             max_bytes=context.max_bytes,
@@ -152,34 +149,35 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
     with workspace(context) as root, repository(root, context, confined=confined) as view:
         sides = [_commit(view, side) for side in (arguments.base, arguments.target) if side is not None]
         reads_files = not arguments.staged and arguments.target is None
-        scope = [
+        flags = [
             *(["--cached"] if arguments.staged else []),
             # In the working tree "all" keeps git out of submodules; between commits there is nothing to enter.
             f"--ignore-submodules={'all' if reads_files else 'dirty'}",
             "--end-of-options",
             *sides,
             "--",
-            *(_checked_path(root, arguments.path) or ["."]),
         ]
-        if root.hidden.identities:
-            scope += _but_hidden(root, _names(view, scope))
-        if reads_files and root.hard_links == "refuse":
-            _refuse_hard_links(root, _names(view, scope))
+        paths, withheld = _checked_path(root, arguments.path) or ["."], 0
+        if reads_files or root.hidden.identities:
+            names = _names(view, [*flags, *paths])
+            folders = set(_hidden_folders(root, names))
+            paths += [f":(exclude,literal){folder}" for folder in sorted(folders)]
+            if reads_files:
+                names = [name for name in names if not folders.intersection(_folders_of(name))]
+                view, shown = view.copied(names)
+                paths = [f":(literal){name}" for name in shown]
+                withheld = len(names) - len(shown)
         form = ["--stat=120"] if arguments.stat else ["--stat=120", "--patch", f"--unified={arguments.context}"]
-        out, cut, _ = view.run("diff", *_DIFF, *form, *scope, max_bytes=max(0, context.max_bytes - 500))
-        note = root.hidden.note()
+        out, cut = b"", False
+        if paths:
+            out, cut, _ = view.run("diff", *_DIFF, *form, *flags, *paths, max_bytes=max(0, context.max_bytes - 500))
+        note = root.hidden.note() + (f" {count(withheld, 'file')} with credentials left out." if withheld else "")
     return ToolOutput(tuple(Text(text) for text in _diff_text(arguments, out, cut, context.max_bytes, note)))
 
 
 _DIFF: Final = (
-    "--no-color",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--submodule=short",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--find-renames",
-    "-l400",
+    *["--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"],
+    *["--src-prefix=a/", "--dst-prefix=b/", "--find-renames", "-l400"],
 )
 
 
@@ -200,20 +198,10 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
 def _names(view: GitView, scope: list[str]) -> list[str]:
     """Return every path a diff would show something of, both names of what was renamed."""
     names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
-    if cut:
+    found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
+    if cut or len(found) > _MAX_NAMES:
         raise ToolFailure("too many files differ to look at them all", code="too_large", advice="name a path")
-    return [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
-
-
-def _refuse_hard_links(root: Root, names: list[str]) -> None:
-    for name in names:
-        entry = root.entry(name)
-        if entry is not None and entry.kind == "file" and entry.links > 1:
-            raise ToolFailure(
-                f"{show_name(name)} has several hard links, and such files are refused here",
-                code="hard_link",
-                advice='name another path, or set hard_links = "allow" in policy.toml',
-            )
+    return found
 
 
 # --- what both share ------------------------------------------------------------------------------------------------
@@ -236,13 +224,6 @@ def _commit(view: GitView, revision: str) -> str:
     return out.decode("ascii").strip()
 
 
-def _range(view: GitView, revision: str) -> list[str]:
-    if ".." not in revision:
-        return [_commit(view, revision)]
-    before, _, after = revision.partition("..")
-    return [f"{_commit(view, before)}..{_commit(view, after)}"]
-
-
 # --- which paths git is asked about ---------------------------------------------------------------------------------
 #
 # git knows paths as text, and so does its history; what a folder is, only the disk says. So the names of a diff are
@@ -261,18 +242,13 @@ def _checked_path(root: Root, path: str | None) -> list[str]:
     return [f":(literal){relative}"]
 
 
-def _but_hidden(root: Root, names: Iterable[str]) -> list[str]:
-    """Leave out every hidden folder that one of these paths goes through."""
-    known: dict[str, bool] = {}
-    return [f":(exclude,literal){folder}" for folder in sorted(set(_hidden_names(root, names, known)))]
-
-
-def _hidden_names(root: Root, names: Iterable[str], known: dict[str, bool]) -> Iterator[str]:
+def _hidden_folders(root: Root, names: Iterable[str]) -> Iterator[str]:
+    """Yield every hidden folder that one of these paths goes through."""
+    is_hidden = cache(root.is_hidden)
     for name in names:
-        for folder in reversed(PurePosixPath(name).parents[:-1]):
-            text = str(folder)
-            if text not in known:
-                known[text] = root.is_hidden(text)
-            if known[text]:
-                yield text
-                break
+        yield from islice(filter(is_hidden, _folders_of(name)), 1)
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    """Yield the folders on the way to a file, the outermost first."""
+    return map(str, reversed(PurePosixPath(name).parents[:-1]))
