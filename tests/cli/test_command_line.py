@@ -178,7 +178,7 @@ def test_verify_says_once_what_holds_of_every_run(demo: tuple[Path, str, str]) -
 
 def test_runs_can_be_listed_shown_verified_and_replayed(demo: tuple[Path, str, str]) -> None:
     folder, run_id, _ = demo
-    listed = json_of(folder, "runs", "list")
+    listed = json_of(folder, "runs", "list")["runs"]
     for words in ((), ("--sort", "run")):
         said = run(folder, "runs", "list", *words).stdout
         assert re.search(r"\n\d+ of \d+ steps \(\d+%\) were settled by no route: .*search \d", said), said

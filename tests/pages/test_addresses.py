@@ -105,6 +105,8 @@ def test_links_of_pages_lead_to_pages(client: TestClient) -> None:
 
 def test_what_is_not_there_is_said_with_its_status(client: TestClient) -> None:
     for address in (
+        "/nothing",
+        "/nothing/at/all",
         "/runs/nobody",
         "/runs/feature-001/9999",
         "/catalog/none",

@@ -37,7 +37,7 @@ def test_a_run_goes_on_on_another_machine(url: str, workspace: Path, capsys: pyt
         one.close_run_sync("r")
     for words in (["runs", "verify"], ["replay"], ["runs", "list"]):
         assert main([*words, "--store", url, "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert [(run["run_id"], run["state"], run["records"]) for run in listed] == [("r", "closed", 4)]
     assert not (workspace / "runs").exists(), "nothing is written beside the database"
 

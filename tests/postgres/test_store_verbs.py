@@ -70,9 +70,9 @@ def test_a_verb_says_the_same_of_both_stores(
 def test_runs_in_a_database_are_listed_verified_tabled_and_pruned(
     filled: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    listed = said(capsys, "runs", "list", "--store", filled)
+    listed = said(capsys, "runs", "list", "--store", filled)["runs"]
     assert [(run["state"], run["records"]) for run in listed] == [
-        (run["state"], run["records"]) for run in said(capsys, "runs", "list", "--runs", str(RECORDED))
+        (run["state"], run["records"]) for run in said(capsys, "runs", "list", "--runs", str(RECORDED))["runs"]
     ]
     assert all(report["ok"] for report in said(capsys, "runs", "verify", "--store", filled))
     tables = [said(capsys, "runs", "export", "--to", str(tmp_path / str(at)), *where) for at, where in enumerate(
@@ -81,7 +81,7 @@ def test_runs_in_a_database_are_listed_verified_tabled_and_pruned(
     built = said(capsys, "runs", "index", "--store", filled, "--url", f"sqlite:///{tmp_path}/i.sqlite")
     assert built["runs"] == 3
     assert len(said(capsys, "runs", "prune", "--store", filled, "--max-size", "0")["deleted"]) == 3
-    assert said(capsys, "runs", "list", "--store", filled) == []
+    assert said(capsys, "runs", "list", "--store", filled)["runs"] == []
     assert main(["runs", "import", "--from", str(RECORDED), "--store", filled]) == 0
 
 

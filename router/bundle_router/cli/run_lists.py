@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,8 +16,8 @@ from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
 from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import RequestError
-from bundle_router.review.unrouted import unrouted_line
+from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.review.unrouted import unpickable_line, unrouted_line
 from bundle_router.serving.pages.rendering import took
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     if sorting:
         parser.add_argument("--sort", choices=[*SORTS, *(f"-{name}" for name in SORTS)],
                             help="order; with a '-' the other way round: --sort=-took")  # fmt: skip
-        parser.add_argument("--limit", type=int, help="runs shown (default: 50 where the options ask for some)")
-
-
-def asks_for_some(arguments: argparse.Namespace) -> bool:
-    """Return whether any option narrows or orders the list."""
-    return query_of(arguments) != RunQuery() or arguments.sort is not None
+        parser.add_argument("--limit", type=int, help="runs shown (default: 50)")
 
 
 def query_of(arguments: argparse.Namespace) -> RunQuery:
@@ -124,7 +119,7 @@ def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
         index.close()
 
 
-def list_some(arguments: argparse.Namespace) -> int:
+def list_runs(arguments: argparse.Namespace) -> int:
     """Print the runs that the options ask for."""
     query = query_of(arguments)
     with index_of(arguments) as index:
@@ -134,26 +129,38 @@ def list_some(arguments: argparse.Namespace) -> int:
         facets = [{"facet": f, "values": [asdict(v) for v in values]} for f, values in page.facets.items()]
         print_json({"total": page.total, "runs": [run.to_json() for run in page.runs], "facets": facets})
     elif not page.runs:
-        say("no run is like that")
+        say("no run is like that" if query != RunQuery() else f"no runs in {arguments.store or arguments.runs}")
     else:
         table(_COLUMNS, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
-        if line := unrouted_line({row.name: row.count for row in sources}):
+        lines = unrouted_line({row.name: row.count for row in sources}), _unpickable(arguments, page.runs)
+        for line in filter(None, lines):
             say(line)
     return 0
 
 
+def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
+    """Say what only a route could pick under the config of the newest of the runs."""
+    from bundle_router.core.records.replayed import catalog_from
+
+    newest = max((run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None)
+    with suppress(CorruptRun, UnknownRun):  # `runs verify` is for those
+        if newest is not None and newest.decisions:
+            return unpickable_line(catalog_from(archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)))
+    return ""
+
+
 _COLUMNS: Final = (
-    "run", "state", "began (UTC)", "took>", "workflow", "steps>", "calls>", "tokens>", "of all>", "marks",
+    "run", "state", "began (UTC)", "took>", "workflow", "steps>", "calls>", "tokens>", "of all>", "parent", "marks",
 )  # fmt: skip
 
 
 def _cells(run: RunRow) -> Sequence[object]:
     share = f"{run.tokens / run.all_tokens:.0%}" if run.all_tokens else ""
-    began = run.began[:19].replace("T", " ")
+    began = (run.began or run.opened)[:19].replace("T", " ")
     return (run.run_id, run.state, began, took(run.took_ms), run.workflow, run.decisions, run.calls,
-            f"{run.tokens:,}", share, marks_of(run))  # fmt: skip
+            f"{run.tokens:,}", share, run.parent_run_id, marks_of(run))  # fmt: skip
 
 
 def marks_of(run: RunRow) -> str:

@@ -7,28 +7,23 @@ import json
 import re
 import sys
 import tempfile
-from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import heading, print_json, say, say_json, say_whole, table
-from bundle_router.cli.run_lists import add_facets, asks_for_some, has_index, index_of, list_some, show_hits, show_stats
+from bundle_router.cli.output import heading, print_json, say, say_json, say_whole
+from bundle_router.cli.run_lists import add_facets, has_index, index_of, list_runs, show_hits, show_stats
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
 from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
-from bundle_router.review.unrouted import unpickable_line, unrouted_line
+from bundle_router.errors import ConfigError, CorruptRun, RequestError
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
     from bundle_router.adapters.index import IndexBuild
 
 
-LOOKED_AT: Final = 50
-"""Runs, newest first, whose steps `list` counts."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -83,46 +78,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     verbs = {
-        "list": _list, "stats": show_stats, "search": show_hits, "show": _show, "verify": _verify, "receipt": _receipt,
-        "export": _export, "import": _import, "index": _index, "publish": _publish, "prune": _prune,
+        "list": list_runs, "stats": show_stats, "search": show_hits, "show": _show, "verify": _verify,
+        "receipt": _receipt, "export": _export, "import": _import, "index": _index, "publish": _publish,
+        "prune": _prune,
     }  # fmt: skip
     return verbs[arguments.runs_verb](arguments)
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    if asks_for_some(arguments):
-        return list_some(arguments)
-    archive = archive_of(arguments)
-    runs = archive.runs()
-    if arguments.json:
-        print_json([asdict(run) for run in runs])
-    elif not runs:
-        say(f"no runs in {arguments.store or arguments.runs}")
-    else:
-        rows = [(r.run_id, r.state, r.opened[:19].replace("T", " "), r.records, f"{r.bytes:,}", r.parent_run_id or "",
-                 r.problem) for r in runs]  # fmt: skip
-        table(("run", "state", "opened (UTC)", "records>", "bytes>", "parent", "problem"), rows)
-        _say_unrouted(archive, [run.run_id for run in runs if run.state != "unreadable"][:LOOKED_AT])
-    return 0
-
-
-def _say_unrouted(archive: RunArchive, newest: list[str]) -> None:
-    """Say what share of these runs' steps no route settled, and what only a route could pick in the newest of them."""
-    from bundle_router.core.records.replayed import catalog_from
-
-    by_source: Counter[str] = Counter()
-    unpickable = ""
-    for run_id in reversed(newest):
-        with suppress(CorruptRun, UnknownRun):  # `runs verify` is for those
-            found = [record for record in archive.records(run_id) if record["type"] == "route.decided"]
-            by_source.update(record["source"] for record in found)
-            if found:
-                unpickable = unpickable_line(catalog_from(archive.catalog(run_id, found[-1]["catalog_revision"])))
-    line = unrouted_line(by_source)
-    if line and len(newest) == LOOKED_AT:
-        line += f" (the newest {LOOKED_AT} runs)"
-    for text in filter(None, (line, unpickable)):
-        say(text)
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from base64 import b64encode
 from collections import OrderedDict
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
@@ -26,12 +27,20 @@ from bundle_router.serving.keys import Caller, Keys
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 1_000
+_STYLE: Final = (
+    ":root{color-scheme:light dark;--a:light-dark(#0f6d66,#5fd0c5)}body{font:15px/1.5 system-ui,sans-serif;"
+    "margin:18vh auto;width:min(22rem,90vw)}h1{font-size:1.4rem}input{font:inherit;width:100%;box-sizing:border-box;"
+    "padding:.5rem}button{font:inherit;font-weight:600;padding:.45rem 1.1rem;border:0;border-radius:8px;"
+    "background:var(--a);color:Canvas}:focus-visible{outline:3px solid var(--a)}"
+)
+_STYLE_HASH: Final = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = {
-    "content-security-policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
     "cache-control": "no-store",
 }
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bundle Router: sign in</title>
-<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width"><style>{style}</style>
 <main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
 <p><button>Sign in</button></p></form><p role="alert">{said}</p></main></html>"""
@@ -91,7 +100,7 @@ class BrowserSessions:
 def _form(to: str, *, said: str = "", status: int = 200) -> Response:
     place = _place(to)
     back = f'<input name="to" type="hidden" value="{place}">' if place != "/" else ""
-    return HTMLResponse(_PAGE.format(said=said, back=back), status, _POLICY)
+    return HTMLResponse(_PAGE.format(style=_STYLE, said=said, back=back), status, _POLICY)
 
 
 def _place(to: str) -> str:

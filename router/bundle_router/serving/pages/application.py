@@ -109,13 +109,14 @@ class PageRoutes:
             *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_place_of(r))),
             *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
             Route("/assets/{name}", self._asset),
+            Route("/{rest:path}", self._nothing),
         ]
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _answer(self, view: Callable[[PageViews, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
-            own = {"as_json": json_address(request), "stale": ""}
+            own = {"as_json": json_address(request), "stale": "", "sign_out": sign_out(request)}
 
             def whole(page: PageContent) -> PageContent:
                 return replace(page, values={**own, **page.values, "token": self._token})
@@ -164,6 +165,9 @@ class PageRoutes:
     async def _refusal_page(self, request: Request, message: str, status: int, advice: str = "") -> Response:
         return await self._answer(lambda *_: error_page(message, advice, self._reader.where, status))(request)
 
+    async def _nothing(self, request: Request) -> Response:
+        return await self._refusal_page(request, "there is nothing here", 404)
+
     async def _artifact(self, request: Request) -> Response:
         """Return the bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
@@ -180,7 +184,7 @@ class PageRoutes:
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
-            return await self._refusal_page(request, "there is nothing here", 404)
+            return await self._nothing(request)
         data = await asyncio.to_thread(asset_bytes, name)
         return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
 
@@ -233,6 +237,11 @@ def json_address(request: Request) -> str:
     """Return where the facts of the page that was asked for are."""
     path, query = request.url.path, request.url.query
     return path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
+
+
+def sign_out(request: Request) -> str:
+    """Return where a browser that signed in signs out; empty for what sends a token of its own."""
+    return "/sign-out" if "cookie" in request.headers else ""
 
 
 def _place_of(request: Request) -> tuple[str, int]:

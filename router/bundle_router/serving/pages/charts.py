@@ -101,8 +101,9 @@ def short(value: float) -> str:
 def _svg(body: str, width: int, height: int, title: str, kind: str) -> Markup:
     from markupsafe import Markup
 
+    ratio = ' preserveAspectRatio="none"' if kind == "share" else ""  # a narrow bar is as high as a wide one
     return Markup(  # noqa: S704 - built of numbers and escaped texts alone
-        f'<svg class="{kind}" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'<svg class="{kind}"{ratio} viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="{_text(title)}"><title>{_text(title)}</title>{body}</svg>'
     )
 

@@ -23,8 +23,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import ConfigError, RequestError, RouterError
-from bundle_router.serving.pages.application import HEADERS, Handler, Reviewer, answered, json_address, read_form
-from bundle_router.serving.pages.config_views import ConfigViews, Form, field, text_digest
+from bundle_router.serving.pages.application import (
+    HEADERS,
+    Handler,
+    Reviewer,
+    answered,
+    json_address,
+    read_form,
+    sign_out,
+)
+from bundle_router.serving.pages.config_views import ConfigViews, text_digest
+from bundle_router.serving.pages.queries import Query, first
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 from bundle_router.wiring.pin_approval import PinApproval
@@ -33,7 +42,7 @@ MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a form: a config file, with every character escaped."""
 WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
 """The pages at the top of every page where the config is edited."""
-Post = Callable[[Form, str, Request], PageContent | str]
+Post = Callable[[Query, str, Request], PageContent | str]
 """A page, or the address to go on to."""
 
 
@@ -58,7 +67,7 @@ class ConfigRoutes:
         self._token = secrets.token_urlsafe(24)
 
     def routes(self) -> list[BaseRoute]:
-        def page(path: str, view: Callable[[Form, Request], PageContent]) -> list[BaseRoute]:
+        def page(path: str, view: Callable[[Query, Request], PageContent]) -> list[BaseRoute]:
             return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
 
         def post(path: str, work: Post) -> Route:
@@ -66,11 +75,11 @@ class ConfigRoutes:
 
         views = self._views
         return [
-            *page("/config", lambda query, _: views.config(field(query, "file"), saved=field(query, "saved"))),
-            *page("/config/compare", lambda query, _: views.compare(field(query, "with"))),
+            *page("/config", lambda query, _: views.config(first(query, "file"), saved=first(query, "saved"))),
+            *page("/config/compare", lambda query, _: views.compare(first(query, "with"))),
             *page("/config/changes", lambda query, _: views.changes()),
             Route("/config/schema/{file}", self._schema),
-            post("/config/check", lambda form, *_: views.problems(field(form, "file"), field(form, "text"))),
+            post("/config/check", lambda form, *_: views.problems(first(form, "file"), first(form, "text"))),
             post("/config/preview", lambda form, *_: views.preview(form)),
             post("/config/save", self._save),
             Route("/config/undo", self._get(lambda *_: views.undo())),
@@ -82,31 +91,31 @@ class ConfigRoutes:
 
     # --- what is posted ----------------------------------------------------------------------------------------------
 
-    def _save(self, form: Form, by: str, _request: Request) -> PageContent | str:
-        name, text = field(form, "file"), field(form, "text")
-        if field(form, "compared") != text_digest(text):
+    def _save(self, form: Query, by: str, _request: Request) -> PageContent | str:
+        name, text = first(form, "file"), first(form, "text")
+        if first(form, "compared") != text_digest(text):
             refusal = RequestError("the text was changed since it was compared", advice="see what it comes to now")
             return self._views.preview(form, refused=refusal)
         try:
             self._editor.save(
                 {name: text},
-                {name: field(form, "digest")},
+                {name: first(form, "digest")},
                 by=by,
-                reason=field(form, "reason"),
-                acknowledged=field(form, "acknowledged"),
+                reason=first(form, "reason"),
+                acknowledged=first(form, "acknowledged"),
             )
         except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
             return self._views.preview(form, refused=error)
         return f"/config?file={name}&saved=1"
 
-    def _undo(self, form: Form, by: str, _request: Request) -> PageContent | str:
+    def _undo(self, form: Query, by: str, _request: Request) -> PageContent | str:
         try:
-            change = self._editor.undo(by=by, reason=field(form, "reason"), acknowledged=field(form, "acknowledged"))
+            change = self._editor.undo(by=by, reason=first(form, "reason"), acknowledged=first(form, "acknowledged"))
         except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
             return self._views.undo(refused=error)
         return f"/config?file={change.files[0].name}&saved=undone"
 
-    def _approve(self, form: Form, by: str, request: Request) -> PageContent | str:
+    def _approve(self, form: Query, by: str, request: Request) -> PageContent | str:
         server: str = request.path_params["server"]
         if self._approval is None:
             raise RequestError("servers are not asked here")
@@ -115,14 +124,14 @@ class ConfigRoutes:
             if listed and not chosen:
                 raise RequestError("no tool is ticked", advice="tick what you have read and approve")
             only = None if set(listed) == set(chosen) else chosen
-            self._approval.approve(server, field(form, "digest"), by=by, reason=field(form, "reason"), only=only)
+            self._approval.approve(server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only)
         except RequestError as error:
             return self._views.pins(server, ask=True, refused=error)
         return f"/servers/{server}/pins"
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _get(self, view: Callable[[Form, Request], PageContent], *, as_json: bool = False) -> Handler:
+    def _get(self, view: Callable[[Query, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
             query = parse_qs(request.url.query, max_num_fields=50)
             return await self._answer(request, lambda: view(query, request), as_json=as_json)
@@ -157,7 +166,8 @@ class ConfigRoutes:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
         has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
         values = {"may_edit": self._who(request) is not None, "stale": "", "may_label": False, **page.values,
-                  "as_json": json_address(request) if has_json else "", "token": self._token}  # fmt: skip
+                  "as_json": json_address(request) if has_json else "", "token": self._token,
+                  "sign_out": sign_out(request)}  # fmt: skip
         return replace(page, values=values)
 
     async def _refusal_page(self, request: Request, message: str, status: int) -> Response:

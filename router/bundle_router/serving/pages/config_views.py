@@ -13,12 +13,11 @@ from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
 from bundle_router.review.config_edits import ConfigEdit
 from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
+from bundle_router.serving.pages.queries import Query, first
 from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, Preview, problem_json
 from bundle_router.wiring.pin_approval import PinApproval, ShownReview
 from bundle_router.wiring.server_reviews import json_of
-
-Form = Mapping[str, Sequence[str]]
 
 MAX_ROWS: Final = 60
 """Rows of a kind that a page shows; JSON has all."""
@@ -26,11 +25,6 @@ MAX_CHANGES: Final = 50
 _KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("widening", "+", "Newly allowed"), ("narrowing", "−", "Taken away"), ("neutral", "~", "Otherwise"),
 )  # fmt: skip
-
-
-def field(form: Form, name: str) -> str:
-    """Return the first value of a field; empty where there is none."""
-    return next(iter(form.get(name, ())), "")
 
 
 def text_digest(text: str) -> str:
@@ -58,11 +52,11 @@ class ConfigViews:
         values = {"problems": _problem_rows(problems, {self._path(file): text})}
         return PageContent("config_problems.html", values, [problem_json(problem) for problem in problems])
 
-    def preview(self, form: Form, *, refused: RouterError | None = None) -> PageContent:
+    def preview(self, form: Query, *, refused: RouterError | None = None) -> PageContent:
         """Return what a text comes to, with the text as it was typed and the form to save it."""
-        file, text = field(form, "file"), field(form, "text").replace("\r\n", "\n")
+        file, text = first(form, "file"), first(form, "text").replace("\r\n", "\n")
         preview = self._editor.preview({file: text})
-        values = {"reason": field(form, "reason"), "digest": field(form, "digest"), "compared": text_digest(text)}
+        values = {"reason": first(form, "reason"), "digest": first(form, "digest"), "compared": text_digest(text)}
         page = self._editing(file, text, preview.problems, preview=preview, refused=refused)
         status = 409 if isinstance(refused, ConfigConflict) else 422 if refused is not None else 200
         return PageContent(page.template, {**page.values, **values}, page.json, status)

@@ -99,7 +99,15 @@ class PublishedPages:
         except CorruptRun as error:
             texts = {"message": error.message, "advice": error.advice}
             page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts)
-        values = {"stale": "", "as_json": "", "token": "", "may_label": False, **page.values, "where": ""}
+        values = {
+            "stale": "",
+            "as_json": "",
+            "token": "",
+            "may_label": False,
+            **page.values,
+            "where": "",
+            "sign_out": "",
+        }
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")
         json_file = "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"
