@@ -111,6 +111,22 @@ def test_an_operator_can_forbid_to_offer_any_effect(offer: OfferSettings, absent
         assert not absent & set(decision.bundle_ids)
 
 
+def test_what_an_operator_keeps_out_of_a_shortlist_is_said_so_and_older_records_replay() -> None:
+    of = offering(offer=OfferSettings(write="none"))
+    router = running(of)
+    for goal in (WRITES, NOVEL):
+        decision = router.route_sync(step(goal))
+        codes = {row.id: row.code for row in decision.left_out}
+        assert (decision.source, codes["issues.write"]) == ("shortlist", "not_offered")
+        record = json.loads(encode(router.fakes.records("r")[-1]))
+        assert replay(record, of).outcome == "identical"
+        del record["search"]["withheld"]
+        said = {row.id: row.code for row in replay(record, of).decision.left_out}
+        assert said["issues.write"] in ("below_floor", "not_selected"), "as it was recorded before there was a code"
+    _, picked = settled(of, WRITES, Model(["repo.readonly"]))
+    assert {row.id: row.code for row in picked.left_out}["issues.write"] == "not_selected", "the model could pick it"
+
+
 def test_an_operator_can_keep_search_from_showing_anything_directly() -> None:
     for goal in (SURE, EITHER):
         _, decision = settled(offering(offer=OfferSettings(read="meta")), goal)

@@ -19,6 +19,7 @@ CODE_SENTENCES: Final[Mapping[str, str]] = {
     "pin_drift": "The tool is new or changed since it was reviewed, and waits for approval.",
     "server_unavailable": "The tool's server can't be reached, or lacks its credential.",
     "not_mapped": "Nothing brings it to this step: no route names it, and nobody picked it.",
+    "not_offered": "Nothing was sure, and [search] offer keeps bundles of its effects out of the shortlist.",
     "below_floor": "Search or the model ranked it too low to be shown.",
     "not_selected": "It was a candidate, and another was picked.",
     "over_budget": "With it the step would be shown more than it takes.",

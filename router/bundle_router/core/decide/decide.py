@@ -369,10 +369,13 @@ def _note_unpicked(shown: StepBundles, plan: Plan, facts: Facts, selection: _Sel
             shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
     for row in selection.ranked:
         if row.id not in shown.ids:
-            shown.leave_out(_ranked_out(row, selection.search))
+            shown.leave_out(_ranked_out(row, selection))
 
 
-def _ranked_out(row: Candidate, search: SearchUse | None) -> LeftOut:
+def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
+    search, answer = selection.search, selection.answer
+    if search is not None and row.id in search.withheld and (answer is None or answer.source == "shortlist"):
+        return LeftOut(row.id, "not_offered", "[search] offer keeps it out of a shortlist")
     if search is not None and search.verdict == "novel":
         return LeftOut(row.id, "below_floor", "nothing fits the step well enough")
     if search is not None and (row.score or 0.0) < search.cut:

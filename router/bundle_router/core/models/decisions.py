@@ -112,7 +112,8 @@ class SearchUse:
     no calibration) and `threshold` what it was held against (None: a bundle like that is never shown by search alone).
     `ranked` holds the best candidates with their scores; under `cut` they are not plausible. `embeddings`: whether an
     embedder was `used`, or why not and words alone were ranked by (None: none is configured). `recall`: the same of
-    past steps that are remembered by their meaning (None: none are).
+    past steps that are remembered by their meaning (None: none are). `withheld`: of `ranked`, what `[search] offer`
+    keeps out of a shortlist.
     """
 
     verdict: Verdict
@@ -125,6 +126,7 @@ class SearchUse:
     ranked: tuple[Candidate, ...] = ()
     embeddings: Hearing | None = None
     recall: Recall | None = None
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

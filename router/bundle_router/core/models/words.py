@@ -25,6 +25,7 @@ Code = Literal[
     "pin_drift",
     "server_unavailable",
     "not_mapped",
+    "not_offered",
     "below_floor",
     "not_selected",
     "over_budget",

@@ -320,8 +320,9 @@ def search_json(search: SearchUse | None) -> Json | None:
         return None
     value = {**_flat_json(search), "evidence": _flat_json(search.evidence)}
     del value["ranked"]
-    if search.recall is None:
-        del value["recall"]
+    for later in ("recall", "withheld"):
+        if not value[later]:
+            del value[later]
     return value
 
 
@@ -330,7 +331,9 @@ def search_from(record: Mapping[str, Any]) -> SearchUse | None:
     if value is None:
         return None
     evidence = _flat_from(Evidence, value["evidence"])
-    return _flat_from(SearchUse, {**value, "evidence": evidence, "ranked": _candidates_from(record)})
+    withheld = tuple(value.get("withheld", ()))
+    found = {**value, "evidence": evidence, "ranked": _candidates_from(record), "withheld": withheld}
+    return _flat_from(SearchUse, found)
 
 
 def model_from(record: Mapping[str, Any]) -> ModelUse | None:

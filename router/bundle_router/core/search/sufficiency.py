@@ -93,6 +93,9 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     use = SearchUse("novel", "", thresholds_version(settings), cut=cut, evidence=evidence, ranked=ranked)
     may = (row.id for row in ranking.scored if may_be_offered(catalog, catalog.bundles[row.id]))
     shortlist = tuple(itertools.islice(may, settings.max_shortlist))
+    if "shortlist" in catalog.settings.fallback.order:
+        withheld = tuple(row.id for row in ranked if not may_be_offered(catalog, catalog.bundles[row.id]))
+        use = replace(use, withheld=withheld)
     why = _why_novel(evidence, settings, ranking)
     if why:
         return Judgement(_with_verdict(use, "novel", why), (), None, shortlist)
