@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from bundle_router.core.models import RecentStep, Step
 from bundle_router.core.models.evidence import FLOOR, Evidence
+from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
 from hypothesis import given
@@ -187,3 +188,12 @@ def test_a_misspelt_word_is_read_as_the_one_that_search_knows(
 def test_a_name_is_no_misspelt_word(search: Search, everything: frozenset[str]) -> None:
     assert search.rank_bundles(Request("greet Wether"), everything).scored == ()
     assert search.rank_bundles(Request("greet wether"), everything).scored != ()
+
+
+def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like(build: Any) -> None:
+    names = ("disk_create", "disk_get", "disk_update")
+    tools = tuple(ToolText(f"vm.{name}", "vm", name, "A disk in a resource group") for name in names)
+    search = build((BundleText("vm", "Disks", (), tuple(tool.id for tool in tools)),), tools)
+    for request, best in (("Resize a disk in a resource group", "vm.disk_update"), ("Show me a disk", "vm.disk_get")):
+        assert next(iter(of_tools(search, request))) == best
+        assert next(iter(of_tools(without(search, action=1.0), request))) == "vm.disk_create"

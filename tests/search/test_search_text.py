@@ -30,6 +30,39 @@ def test_words_are_split_where_a_reader_would(text: str, expected: list[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("british", "american"),
+    [
+        ("organisations optimised analyses", "organizations optimized analyzes"),
+        ("colour neighbourhood favourites", "color neighborhood favorites"),
+        ("centre catalogue licence", "center catalog license"),
+        ("cancelled travelling modelled", "canceled traveling modeled"),
+    ],
+)
+def test_british_spelling_is_the_american_one(british: str, american: str) -> None:
+    assert ANALYZER.stems(british) == ANALYZER.stems(american)
+
+
+@pytest.mark.parametrize("pair", [("revise", "revision"), ("precise", "precision"), ("advertise", "advertisement"),
+                                  ("hours", "hourly")])  # fmt: skip
+def test_what_only_looks_british_keeps_its_stem(pair: tuple[str, str]) -> None:
+    assert len({*ANALYZER.stems(" ".join(pair))}) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_text", "action"),
+    [
+        ("Please list the open issues", "read"),
+        ("I want to delete the branch", "delete"),
+        ("Resizing the disk is next", "update"),
+        ("the disk, create it", ""),
+        ("", ""),
+    ],
+)
+def test_a_request_asks_for_what_its_first_word_says(request_text: str, action: str) -> None:
+    assert ANALYZER.action_asked(request_text) == action
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("Turn the flag new-checkout-ui off", {"new", "checkout", "ui"}),

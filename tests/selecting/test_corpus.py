@@ -100,7 +100,7 @@ def test_the_rules_version_changes_with_the_terms() -> None:
     bundles = (*BUNDLES, Bundle("tricky", tricky, (), examples=(tricky,), effects=("read",)))
     documents = [(d.collection, d.id, d.terms) for d in corpus(catalog(bundles=bundles)).documents]
     assert (INDEX_RULES, digest_of(documents)) == (
-        "search-index/3",
+        "search-index/4",
         "sha256:0a16710d989d0472942ec8aa511d375dbb578335c22836abcca3d8f59b661af6",
     )
 

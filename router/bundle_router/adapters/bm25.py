@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import math
+import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,15 +49,34 @@ def _library() -> Any:
     return bm25s
 
 
+_BRITISH: Final = (
+    (
+        re.compile(
+            r"(?<=[a-z]{3})(?<![aeioucvw])(?<!pr)(?<!ert|rom|rem|nch|and|rad)is(?=(?:e[drs]?|ers|ing|ations?)$)"
+        ),
+        "iz",
+    ),
+    (re.compile(r"(?<=l)ys(?=(?:e[drs]?|ers|ing)$)"), "yz"),
+    (re.compile(r"(?<=[a-z]{3})our(?=(?:s|ed|ing|able|al|ful|hoods?|ites?)?$)"), "or"),
+    (re.compile(r"^(cent|lit|met|fib|theat)re(s?)$"), r"\1er\2"),
+    (re.compile(r"^((?:cat|an|di)a?log)ue(s?)$"), r"\1\2"),
+    (re.compile(r"^(travel|cancel|model|label|signal|channel)l(?=ed|er|ing)"), r"\1"),
+    (re.compile(r"^(lic|def|off)ence(s?)$"), r"\1ense\2"),
+)
+"""British endings, and the American ones. What else they hit is hit in the texts and in the request alike."""
+
+
 @cache
 def english_stemmer() -> Stem:
-    """Snowball's English stemmer. Words in other scripts come back as they are."""
+    """Snowball's English stemmer, for British spelling too. Words in other scripts come back as they are."""
     import Stemmer
 
     local = threading.local()
 
     @lru_cache(maxsize=MAX_STEMS)
     def stem(word: str) -> str:
+        for pattern, american in _BRITISH:
+            word = pattern.sub(american, word)
         # A Stemmer object must not be shared between threads.
         try:
             found: str = local.stemmer.stemWord(word)

@@ -40,7 +40,7 @@ from bundle_router.core.search.index import Document
 from bundle_router.core.search.request import Request
 from bundle_router.core.search.text import Analyzer
 
-INDEX_RULES: Final = "search-index/3"
+INDEX_RULES: Final = "search-index/4"
 
 MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30

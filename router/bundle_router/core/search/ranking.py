@@ -11,9 +11,10 @@ Rules:
    several subjects a tool must stand for itself.
 5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, less the
    more the words match at all, and as far as the request is coherent: one vector of several wishes points at none.
-6. Tools are ranked by trusted and pinned cards alike, bundles by no card of a server that is not trusted. Tools that
+6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a little more.
+7. Tools are ranked by trusted and pinned cards alike, bundles by no card of a server that is not trusted. Tools that
    nobody has read come after every other one, at most `unread_quota` of each server.
-7. Equal scores are ordered by id.
+8. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Final
 
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
@@ -261,11 +262,18 @@ class Search:
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
         of_bundle = best_is_one(fused)
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
-        owners = self._bundles_of
+        owners, asked = self._bundles_of, self.analyzer.action_asked(request.text)
         return {
-            tool: score + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0)
+            tool: (score + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0))
+            * (self.weights.action if asked and asked in self._actions_of(tool) else 1.0)
             for tool, score in found.tools.items()
         }
+
+    @cached_property
+    def _actions_of(self) -> Callable[[str], frozenset[str]]:
+        """What a tool's name says it does. Kept for the tools that are found."""
+        servers, analyzer = self.corpus.servers, self.analyzer
+        return cache(lambda tool: analyzer.actions_in(tool.removeprefix(servers[tool])))
 
     def _unread_ids(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
         if not permitted:

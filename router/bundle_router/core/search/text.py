@@ -27,10 +27,12 @@ from types import MappingProxyType
 from typing import Final
 
 from bundle_router.core.search.word_lists import (
+    ACTIONS,
     CONVERSATION,
     FILE_KINDS,
     FOREIGN_STOP_WORDS,
     GENERIC,
+    PREFACE,
     STOP_WORDS,
     SYNONYMS,
 )
@@ -154,8 +156,14 @@ class Analyzer:
     conversation: frozenset[str] = field(init=False)
     synonyms: Mapping[str, tuple[str, ...]] = field(init=False)
 
+    _actions: Mapping[str, str] = field(init=False, repr=False)
+    _preface: frozenset[str] = field(init=False, repr=False)
+
     def __post_init__(self) -> None:
         stem = self.stem
+        actions = {stem(word): action for action, those in ACTIONS.items() for word in those}
+        object.__setattr__(self, "_actions", MappingProxyType(actions))
+        object.__setattr__(self, "_preface", frozenset(stem(word) for word in PREFACE))
         object.__setattr__(self, "generic", frozenset(stem(word) for word in GENERIC))
         object.__setattr__(self, "conversation", frozenset(stem(word) for word in CONVERSATION))
         table: dict[str, dict[str, None]] = {}
@@ -190,6 +198,16 @@ class Analyzer:
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
         plain = tuple(dict.fromkeys((*stems, *kinds)))
         return Terms(plain, tuple(pairs), named.difference(kinds), proper)
+
+    def action_asked(self, text: str) -> str:
+        """Return what a request asks to be done, by its first word that is more than politeness; empty where that word
+        says none."""
+        first = next((stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), "")
+        return self._actions.get(first, "")
+
+    def actions_in(self, name: str) -> frozenset[str]:
+        """Return what a tool's name says it does."""
+        return frozenset(self._actions[stem] for stem in self.stems(name) if stem in self._actions)
 
     def clauses(self, text: str) -> list[Terms]:
         """Return the wishes of a request of several, each of two terms at least; the first `MAX_CLAUSES`."""

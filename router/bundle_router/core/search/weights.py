@@ -17,7 +17,8 @@ class Weights:
 
     `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
     its clauses; `sharpness` the power a clause's scores are raised to; `bundle_pull` how much of its bundle's score a
-    tool gets at full coherence; `coverage` how much a short request must be covered (an exponent). `meaning` is what an
+    tool gets at full coherence; `action` what its score is multiplied by where its name says that it does what the
+    request asks to be done; `coverage` how much a short request must be covered (an exponent). `meaning` is what an
     embedder's likeness weighs beside words that match like one rarest word held in full: of 0.8 to 1.2 each gains in
     the mean of six labelled sets. `depth` is how many documents a pass over the whole request looks at, `clause_depth`
     one over a clause.
@@ -30,6 +31,7 @@ class Weights:
     tool_sharpness: float = 3.0
     bundle_sharpness: float = 2.0
     bundle_pull: float = 0.6
+    action: float = 1.1
     coherence_power: float = 3.0
     coverage: float = 0.6
     short_request: int = 10

@@ -120,6 +120,23 @@ trying ugh upcoming week wish wondering year years
 )
 """Words by which people introduce a wish. They count less than what is wished for."""
 
+ACTIONS: Final = MappingProxyType(
+    {
+        "read": _words(
+            """
+check compare count describe display enumerate fetch find get inspect list look lookup query read retrieve search show
+summarize tell view
+"""
+        ),
+        "create": _words("add create generate insert make new provision register"),
+        "update": _words("adjust alter change configure edit modify patch rename replace resize set update"),
+        "delete": _words("cancel clear delete drop erase remove uninstall unregister"),
+    }
+)
+"""What a request asks to be done, and a tool's name says it does, by the words for it."""
+PREFACE: Final = _words("help kindly like need please want")
+"""Words that may stand before what a request asks to be done."""
+
 _ALIKE: Final = """
 delete remove erase drop | create add make new generate | update edit modify change alter
 fetch retrieve get obtain | list enumerate | buy purchase order | sell selling sale
@@ -165,150 +182,62 @@ satellite orbit | earthquake disaster | sky star | ocean sea | boat yacht | anim
 """Groups: each word may stand for every other of its group."""
 
 _BROADER: Final = """
-attraction: tourist
-audio: listen recording sound speech voice
-baseball: mlb
-basketball: nba
-beauty: lipstick makeup skincare
-book: author fiction library novel read
-business: company entrepreneur firm startup
-calculator: calculate divide equation multiply percent root square sum
-calendar: appointment event meeting reminder schedule
-car: dealer dealership mileage sedan suv truck vehicle
-chart: diagram graph plot visualization visualize
-child: teenager toddler
-clinical: cancer trial
-clothes: dress shirt shoe
-clothing: dress jacket outfit shirt shoe
-cloud: aws azure server
-code: algorithm coding compiler debug developer function github java javascript programming python repository snippet
-    software
-company: business competitor corporation enterprise firm startup
-contact: email person phone
-container: docker kubernetes pod
-convert: conversion exchange
-course: certification class curriculum learning lesson skill teach teacher training tutorial
-credit: debt payoff repayment
-crypto: bitcoin blockchain ethereum token wallet
-currency: dollar eur euro exchange gbp usd yen
-data: dataset metric statistic
-database: query sql table
-design: graphic layout logo
-diet: calorie meal nutrition protein vegetarian weight
-disease: cancer symptom
-document: file page pdf
-domain: hosting
-dream: nightmare sleep
-drink: beer cocktail sake wine
-education: college curriculum school student teacher university
-electronic: laptop
-email: inbox mail
-error: debug
-event: concert
-fashion: dress jacket outfit shirt shoe style wear
-file: document folder
-finance: asset bitcoin bond crypto cryptocurrency dividend earnings equity etf ethereum forex fund hedge inflation
-    investor nasdaq nft portfolio price revenue share stock ticker trader trading treasury valuation
-fitness: exercise gym muscle training workout yoga
-flight: airline airport
-food: breakfast chicken cuisine dessert dinner dish lunch meal vegan vegetarian
-football: nfl
-fuel: gasoline petrol
-fund: etf
-game: gameplay level multiplayer play player puzzle quest
-gas: gasoline petrol
-gift: anniversary birthday christmas valentine
-grammar: proofread
-guitar: chord
-health: disease doctor fever hospital illness medical medication patient symptom vaccine virus
-hockey: nhl
-house: apartment bedroom condo estate landlord mortgage neighborhood property realtor villa
-image: drawing painting photo photograph picture portrait visual
-internet: online web wifi
-job: career employer hiring internship linkedin occupation position recruiter salary vacancy
-language: chinese english fluent french german grammar japanese korean pronounce spanish vocabulary
-law: attorney case compliance court legal regulation statute
-learn: class curriculum lesson skill teach training tutorial
-loan: debt mortgage payoff repayment
-location: address area coordinates nearby place
-map: area direction distance location nearby place route
-market: competitor nasdaq
-marketing: advertisement audience brand campaign customer promotion
-math: algebra calculus equation integral root square
-medical: diagnosis disease drug hospital patient pubmed symptom
-memory: flashcard recall remember save store
-message: chat sms text
-money: budget debt income loan mortgage salary saving
-movie: actor cinema director drama film horror netflix thriller
-music: album artist band chord concert genre guitar lyric piano playlist singer song spotify
-network: firewall wifi
-news: breaking current event headline journalist
-note: memo
-order: refund
-outdoor: hike
-paper: arxiv journal pubmed
-paraphrase: rephrase rewrite
-people: contact person
-pet: cat dog puppy
-petrol: gasoline
-phone: smartphone
-plant: flower garden grow
-playlist: spotify
-podcast: episode listen
-product: appliance brand buy buying camera electronics furniture gadget headphone item laptop phone purchase shoe
-    smartphone warranty
-programming: code coding
-puzzle: crossword riddle sudoku
-query: sql
-question: quiz
-recipe: bake breakfast chicken cook cooking dessert dinner dish ingredient meal vegan vegetarian
-rent: apartment bedroom landlord lease tenant
-rephrase: rewrite
-repository: code github project
-research: academic arxiv citation literature paper scholar scientist study
-restaurant: cuisine dining dinner lunch menu reservation
-resume: career cv
-rewrite: improve paraphrase polish rephrase
-search: browse google internet web
-security: attack breach firewall hacker malware phishing threat virus vulnerability
-seo: backlink keyword ranking traffic
-server: firewall host linux machine
-shopping: buy buying cart checkout deal discount purchase store
-show: drama episode netflix season series tv
-soccer: fifa goal league match premier
-social: facebook follower hashtag influencer instagram post tiktok tweet twitter
-song: lyric
-space: astronomy galaxy mars moon planet rocket satellite telescope universe
-sport: baseball basketball championship football golf hockey league match mlb nba nfl nhl playoff score soccer
-    standings team tennis tournament
-sql: database query table
-stock: dividend etf nasdaq stockmarket ticker
-stream: netflix
-study: exam flashcard homework
-summary: abstract key summarize
-tax: deduction income vat
-test: exam question quiz
-text: article essay grammar paragraph sentence write writing
-ticket: concert
-time: clock date hour timezone
-train: railway station
-translate: chinese french german japanese korean language spanish
-transport: bus metro subway taxi train
-travel: airport attraction beach destination flight getaway hike hotel itinerary resort sightseeing tokyo tour tourist
-    vacation visit
-trip: attraction destination flight hotel itinerary rental sightseeing tour tourist visit
-tutor: homework
-twitter: tweet
-video: clip film footage tiktok youtube
-watch: streaming
-weather: forecast humidity rain snow storm sunny temperature umbrella wind
-web: browse google internet online webpage website
-website: blog browser css domain homepage hosting html landing url webpage wordpress
-write: article compose draft essay
-writing: essay grammar
+attraction: tourist | audio: listen recording sound speech voice | baseball: mlb | basketball: nba | beauty: lipstick
+makeup skincare | book: author fiction library novel read | business: company entrepreneur firm startup | calculator:
+calculate divide equation multiply percent root square sum | calendar: appointment event meeting reminder schedule |
+car: dealer dealership mileage sedan suv truck vehicle | chart: diagram graph plot visualization visualize | child:
+teenager toddler | clinical: cancer trial | clothes: dress shirt shoe | clothing: dress jacket outfit shirt shoe |
+cloud: aws azure server | code: algorithm coding compiler debug developer function github java javascript programming
+python repository snippet software | company: business competitor corporation enterprise firm startup | contact: email
+person phone | container: docker kubernetes pod | convert: conversion exchange | course: certification class
+curriculum learning lesson skill teach teacher training tutorial | credit: debt payoff repayment | crypto: bitcoin
+blockchain ethereum token wallet | currency: dollar eur euro exchange gbp usd yen | data: dataset metric statistic |
+database: query sql table | design: graphic layout logo | diet: calorie meal nutrition protein vegetarian weight |
+disease: cancer symptom | document: file page pdf | domain: hosting | dream: nightmare sleep | drink: beer cocktail
+sake wine | education: college curriculum school student teacher university | electronic: laptop | email: inbox mail |
+error: debug | event: concert | fashion: dress jacket outfit shirt shoe style wear | file: document folder | finance:
+asset bitcoin bond crypto cryptocurrency dividend earnings equity etf ethereum forex fund hedge inflation investor
+nasdaq nft portfolio price revenue share stock ticker trader trading treasury valuation | fitness: exercise gym muscle
+training workout yoga | flight: airline airport | food: breakfast chicken cuisine dessert dinner dish lunch meal vegan
+vegetarian | football: nfl | fuel: gasoline petrol | fund: etf | game: gameplay level multiplayer play player puzzle
+quest | gas: gasoline petrol | gift: anniversary birthday christmas valentine | grammar: proofread | guitar: chord |
+health: disease doctor fever hospital illness medical medication patient symptom vaccine virus | hockey: nhl | house:
+apartment bedroom condo estate landlord mortgage neighborhood property realtor villa | image: drawing painting photo
+photograph picture portrait visual | internet: online web wifi | job: career employer hiring internship linkedin
+occupation position recruiter salary vacancy | language: chinese english fluent french german grammar japanese korean
+pronounce spanish vocabulary | law: attorney case compliance court legal regulation statute | learn: class curriculum
+lesson skill teach training tutorial | loan: debt mortgage payoff repayment | location: address area coordinates
+nearby place | map: area direction distance location nearby place route | market: competitor nasdaq | marketing:
+advertisement audience brand campaign customer promotion | math: algebra calculus equation integral root square |
+medical: diagnosis disease drug hospital patient pubmed symptom | memory: flashcard recall remember save store |
+message: chat sms text | money: budget debt income loan mortgage salary saving | movie: actor cinema director drama
+film horror netflix thriller | music: album artist band chord concert genre guitar lyric piano playlist singer song
+spotify | network: firewall wifi | news: breaking current event headline journalist | note: memo | order: refund |
+outdoor: hike | paper: arxiv journal pubmed | paraphrase: rephrase rewrite | people: contact person | pet: cat dog
+puppy | petrol: gasoline | phone: smartphone | plant: flower garden grow | playlist: spotify | podcast: episode listen
+| product: appliance brand buy buying camera electronics furniture gadget headphone item laptop phone purchase shoe
+smartphone warranty | programming: code coding | puzzle: crossword riddle sudoku | query: sql | question: quiz |
+recipe: bake breakfast chicken cook cooking dessert dinner dish ingredient meal vegan vegetarian | rent: apartment
+bedroom landlord lease tenant | rephrase: rewrite | repository: code github project | research: academic arxiv
+citation literature paper scholar scientist study | restaurant: cuisine dining dinner lunch menu reservation | resume:
+career cv | rewrite: improve paraphrase polish rephrase | search: browse google internet web | security: attack breach
+firewall hacker malware phishing threat virus vulnerability | seo: backlink keyword ranking traffic | server: firewall
+host linux machine | shopping: buy buying cart checkout deal discount purchase store | show: drama episode netflix
+season series tv | soccer: fifa goal league match premier | social: facebook follower hashtag influencer instagram
+post tiktok tweet twitter | song: lyric | space: astronomy galaxy mars moon planet rocket satellite telescope universe
+| sport: baseball basketball championship football golf hockey league match mlb nba nfl nhl playoff score soccer
+standings team tennis tournament | sql: database query table | stock: dividend etf nasdaq stockmarket ticker | stream:
+netflix | study: exam flashcard homework | summary: abstract key summarize | tax: deduction income vat | test: exam
+question quiz | text: article essay grammar paragraph sentence write writing | ticket: concert | time: clock date hour
+timezone | train: railway station | translate: chinese french german japanese korean language spanish | transport: bus
+metro subway taxi train | travel: airport attraction beach destination flight getaway hike hotel itinerary resort
+sightseeing tokyo tour tourist vacation visit | trip: attraction destination flight hotel itinerary rental sightseeing
+tour tourist visit | tutor: homework | twitter: tweet | video: clip film footage tiktok youtube | watch: streaming |
+weather: forecast humidity rain snow storm sunny temperature umbrella wind | web: browse google internet online
+webpage website | website: blog browser css domain homepage hosting html landing url webpage wordpress | write:
+article compose draft essay | writing: essay grammar
 """
-"""`word: narrower words`: a wish for one of these may be served by what names the first, not the reverse. An indented
-line goes on with the one above."""
+"""Groups: a wish for one of the words after the colon may be served by what names the first, not the reverse."""
 
 
 def _synonyms() -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -317,10 +246,10 @@ def _synonyms() -> tuple[tuple[str, tuple[str, ...]], ...]:
         members = group.split()
         for word in members:
             table.setdefault(word, {}).update(dict.fromkeys(other for other in members if other != word))
-    for row in _BROADER.replace("\n    ", " ").splitlines():
+    for row in _BROADER.split("|"):
         broader, _, narrower = row.partition(":")
         for word in narrower.split():
-            table.setdefault(word, {})[broader] = None
+            table.setdefault(word, {})[broader.strip()] = None
     return tuple((word, tuple(others)) for word, others in sorted(table.items()))
 
 
