@@ -92,16 +92,9 @@ def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, A
     }
 
 
-def memory_from(value: Mapping[str, Any]) -> tuple[Memory, tuple[tuple[str, str], ...]]:
+def memory_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
     """Return a memory file's values. Raises ValueError, with why, for another file or version."""
-    try:
-        _check_schema(value, MEMORY_SCHEMA)
-        memory = Memory.from_json(value["memory"])
-        known = tuple((str(row["id"]), str(row["fingerprint"])) for row in value["bundles"])
-        _check_version(value, memory.revision)
-    except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
-        raise ValueError(f"not a learned memory: {type(wrong).__name__}: {wrong}") from None
-    return memory, known
+    return _values_of(value, MEMORY_SCHEMA, ("bundles", "id", "fingerprint"))
 
 
 def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -111,13 +104,19 @@ def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, An
 
 def tools_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
     """Return a file's memory of tools. Raises ValueError, with why, for another file or version."""
+    return _values_of(value, TOOLS_SCHEMA, ("tools", "tool", "sha256"))
+
+
+def _values_of(value: Mapping[str, Any], schema: str, keys: tuple[str, str, str]) -> tuple[Memory, Known]:
+    """Return the memory, and what it knows: the rows under the first of the keys; the others name their columns."""
+    rows, id_, mark = keys
     try:
-        _check_schema(value, TOOLS_SCHEMA)
+        _check_schema(value, schema)
         memory = Memory.from_json(value["memory"])
-        known = tuple((str(row["tool"]), str(row["sha256"])) for row in value["tools"])
+        known = tuple((str(row[id_]), str(row[mark])) for row in value[rows])
         _check_version(value, memory.revision)
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
-        raise ValueError(f"not a learned memory of tools: {type(wrong).__name__}: {wrong}") from None
+        raise ValueError(f"not a learned memory of {rows}: {type(wrong).__name__}: {wrong}") from None
     return memory, known
 
 
