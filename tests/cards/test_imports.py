@@ -136,10 +136,10 @@ def test_whatever_stands_there_what_is_written_is_valid(servers: dict[str, Any])
     assert _errors(found.servers, found.bundles) == []
 
 
-def test_a_server_whose_tools_are_not_known_is_said_with_the_command_that_lists_them() -> None:
-    text = json.dumps({"mcpServers": {"a": {"command": "prog"}, "b": {"url": "https://b.example.com/mcp"}}})
-    said = [note for note in import_clients(text, "x.json").notes if "lists them" in note]
-    assert [note.partition("`")[2] for note in said] == [
-        "bundle-router pin --development a` lists them",
-        "bundle-router pin b` lists them",
+def test_servers_whose_tools_are_not_known_are_said_at_once_with_the_command_that_lists_them() -> None:
+    addresses = {name: {"url": f"https://{name}.example.com/mcp"} for name in ("b", "c")}
+    text = json.dumps({"mcpServers": {"a": {"command": "prog"}, **addresses}})
+    assert [note for note in import_clients(text, "x.json").notes if "lists them" in note] == [
+        "a: no tools are known, so the bundle is a comment: `bundle-router pin --development a` lists them",
+        "b, c: no tools are known, so the bundle is a comment: `bundle-router pin b c` lists them",
     ]

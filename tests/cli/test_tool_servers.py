@@ -229,6 +229,17 @@ def test_pin_writes_the_first_bundle_it_prints_and_keeps_what_stands_there(proje
     assert "unused-server" not in run(project, "check").stdout
 
 
+def test_pin_writes_the_first_bundle_of_a_server_that_is_pinned_already(project: Path) -> None:
+    bundles = project / "config" / "bundles.toml"
+    bundles.write_text("# mine\n")
+    (project / "config" / "routes.toml").unlink()
+    (project / "config" / "policy.toml").unlink()
+    assert "(--write adds it)" in run(project, "pin", "--development", "mail").stdout
+    assert "added to" in run(project, "pin", "--development", "mail", "--write").stdout
+    assert bundles.read_text().count('[bundles."thirdparty.mail"]') == 1
+    assert "thirdparty" not in run(project, "pin", "--development", "mail", "--write").stdout, "it has one now"
+
+
 # --- vendor -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import pytest
 import structlog
 from bundle_router.adapters.diagnostics import StderrDiagnostics
 from bundle_router.adapters.redaction import SecretRedactor
+from rich.console import Console
+from rich.file_proxy import FileProxy
 
 TOKEN = "ghp_" + "aB3dE5gH7" * 4
 REDACTOR = SecretRedactor({"VENDOR_KEY": "correct horse/battery+staple"})
@@ -76,6 +78,14 @@ def test_a_json_line_holds_time_level_event_and_fields() -> None:
 def test_a_console_line_is_readable() -> None:
     (line,) = lines_of("console", ("warning", "log.healed", {"run_id": "r-1", "detail": "two words", "n": 3}))
     assert line.split(" ", 1)[1] == 'warning log.healed run_id=r-1 detail="two words" n=3'
+
+
+def test_a_line_before_a_progress_bar_on_a_terminal_is_readable_too() -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    console = Console(file=terminal, force_terminal=True, width=200)
+    StderrDiagnostics(REDACTOR, stream=cast(TextIO, FileProxy(console, terminal))).event("warning", "model.suspended")
+    assert "warning model.suspended" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(("level", "expected"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
@@ -241,6 +251,8 @@ PROGRAM = """
 import sys
 from bundle_router.adapters.diagnostics import StderrDiagnostics
 from bundle_router.adapters.redaction import SecretRedactor
+from rich.console import Console
+from rich.file_proxy import FileProxy
 diagnostics = StderrDiagnostics(SecretRedactor())
 diagnostics.event("info", "below.threshold")
 print("structlog" in sys.modules)

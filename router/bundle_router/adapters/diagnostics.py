@@ -98,7 +98,9 @@ class StderrDiagnostics:
     def _render_event(self, _logger: object, _method: str, event: Event) -> str:
         form = self._form
         if form == "auto":
-            form = "console" if self._output_stream().isatty() else "json"
+            stream = self._output_stream()
+            terminal = getattr(stream, "rich_proxied_file", stream)  # what a progress bar stands in front of
+            form = "console" if terminal.isatty() else "json"
         return visible(
             json.dumps(event, allow_nan=False, separators=(",", ":")) if form == "json" else _console_line(event)
         )

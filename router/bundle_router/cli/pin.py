@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 written[row.server.name] = str(files.write(approve(row.server, row.admitted, row.pins, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
+            if row.clean or row.server.name in written:
                 _first_bundle(row, catalog, local, arguments)
             reviewed(len(rows))
     if arguments.json:

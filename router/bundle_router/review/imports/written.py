@@ -60,6 +60,8 @@ class _Writing:
     server_texts: list[str] = field(default_factory=list)
     bundle_texts: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+    """Servers whose tools are not known, by the command that lists these."""
 
     def note(self, name: str, what: str) -> None:
         self.moving.notes.append(f"{name}: {what}")
@@ -163,12 +165,14 @@ class _Writing:
         self.bundles.add(id_)
         self.bundle_texts.append(bundle_text(name, named))
         if not named:
-            how = f"`bundle-router pin {'' if foreign.url else '--development '}{name}` lists them"
-            self.note(name, f"its tools are not known, so its bundle is a comment: {how}")
+            self.unknown.setdefault(f"bundle-router pin{'' if foreign.url else ' --development'}", []).append(name)
         return None
 
     def done(self) -> ImportedServers:
         head = f"# Imported from {self.source!a}. Everything is untrusted until you say otherwise.\n"
+        for command, names in self.unknown.items():
+            why = "no tools are known, so the bundle is a comment"
+            self.note(", ".join(names), f"{why}: `{command} {' '.join(names)}` lists them")
         return ImportedServers(
             servers=f"\n{head}\n" + "\n\n".join(self.server_texts) + "\n" if self.server_texts else "",
             bundles=f"\n{head}\n" + "\n\n".join(self.bundle_texts) + "\n" if self.bundle_texts else "",
