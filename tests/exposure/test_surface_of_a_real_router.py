@@ -152,10 +152,10 @@ def test_a_cut_result_is_paged_and_searched_also_with_an_expression(router: Rout
     assert "the end" in page.text
     tail = router.call_sync("r", "read_artifact", {"uri": stored.uri, "offset": "-2", "unit": "lines"})
     assert tail.text.startswith("2998 needle\n2999 needle\n")
-    hits = router.call_sync("r", "search_artifact", {"uri": stored.uri, "pattern": "^299[0-4]", "regex": True})
+    hits = router.call_sync("r", "search_artifact", {"uri": stored.uri, "pattern": "regex:^299[0-4]"})
     assert [line.partition(":")[0] for line in hits.text.splitlines()[:5]] == ["2990", "2991", "2992", "2993", "2994"]
     for pattern in ("(a", "(?<=x)y", "(x)\\1"):
-        refused = router.call_sync("r", "search_artifact", {"uri": stored.uri, "pattern": pattern, "regex": True})
+        refused = router.call_sync("r", "search_artifact", {"uri": stored.uri, "pattern": f"regex:{pattern}"})
         assert (refused.outcome, refused.code) == ("invalid_arguments", "bad_pattern")
 
 

@@ -264,11 +264,11 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
         except ValueError as wrong:
             return MetaReply(f"The query can't be answered: {wrong}.", "invalid_arguments", "bad_query")
     find = literal(wanted.pattern)
-    if wanted.regex:
+    if wanted.is_regex:
         try:
             find = ports.patterns(wanted.pattern)
         except ValueError as wrong:
-            text = f"The pattern can't be searched for: {wrong}. For plain text leave 'regex' out."
+            text = f"The pattern can't be searched for: {wrong}. For plain text leave 'regex:' out."
             return MetaReply(text, "invalid_arguments", "bad_pattern")
     return MetaReply(search_lines(wanted, text, find, cap))
 

@@ -22,6 +22,7 @@ MAX_CONTEXT: Final = 10
 DEFAULT_LIMITS: Final[Mapping[Unit, int]] = {"chars": 8_000, "lines": 200, "bytes": 8_000}
 SELECT: Final = "select:"
 JMESPATH: Final = "jmespath:"
+REGEX: Final = "regex:"
 _ARTIFACT: Final = re.compile(r"(?:artifact:)?(?:sha256:)?([0-9a-f]{64})")
 
 
@@ -71,12 +72,12 @@ class ReadArtifact:
 
 @dataclass(frozen=True, slots=True)
 class SearchArtifact:
-    """The lines of an artifact that hold `pattern`, with so many lines around each; or, with `query`, what that
-    JMESPath expression finds in an artifact that is JSON."""
+    """The lines of an artifact that hold `pattern` (or match it: `is_regex`), with so many lines around each; or, with
+    `query`, what that JMESPath expression finds in an artifact that is JSON."""
 
     sha256: str
     pattern: str
-    regex: bool
+    is_regex: bool
     context: int
     query: str = ""
 
@@ -179,12 +180,12 @@ def _page(arguments: Mapping[str, Any]) -> ReadArtifact:
 
 
 def _lines(arguments: Mapping[str, Any]) -> SearchArtifact:
-    regex = arguments.get("regex", False)
-    if not isinstance(regex, bool):
-        raise _Wrong("'regex' must be true or false")
-    pattern = _text(arguments, "pattern", MAX_PATTERN)
-    query = pattern[len(JMESPATH) :].strip() if pattern.lower().startswith(JMESPATH) else ""
-    return SearchArtifact(_artifact(arguments), pattern, regex, _number(arguments, "context", 0, 0, MAX_CONTEXT), query)
+    text = _text(arguments, "pattern", MAX_PATTERN)
+    query = text[len(JMESPATH) :].strip() if text.lower().startswith(JMESPATH) else ""
+    is_regex = text.lower().startswith(REGEX) and len(text) > len(REGEX)
+    pattern = text[len(REGEX) :] if is_regex else text
+    context = _number(arguments, "context", 0, 0, MAX_CONTEXT)
+    return SearchArtifact(_artifact(arguments), pattern, is_regex, context, query)
 
 
 _READERS: Final = {
