@@ -202,7 +202,7 @@ def test_a_hidden_folder_is_left_out_of_a_listing_and_counted(hiding: Root) -> N
 
 def test_a_hidden_folder_stays_hidden_under_a_new_name(tree: Path, hiding: Root) -> None:
     (tree / "runs").rename(tree / "innocent")
-    with pytest.raises(ToolFailure, match="router's own records"):
+    with pytest.raises(ToolFailure, match=r"is the router.s own .its records, or a file of .serve"):
         hiding.read("innocent/r1/routing.jsonl", max_bytes=1000)
     assert "innocent" not in [entry.name for entry in hiding.scandir(".", limit=100)]
 

@@ -24,9 +24,8 @@ def outside(path: str) -> ToolFailure:
 
 
 def hidden(path: str) -> ToolFailure:
-    return ToolFailure(
-        f"{_short_path(path)!r} belongs to the router's own records, which no tool reads or changes", code="hidden"
-    )
+    what = "is the router's own (its records, or a file of `serve` such as its tokens)"
+    return ToolFailure(f"{_short_path(path)!r} {what}: no tool reads or changes it", code="hidden")
 
 
 _WORDS: Final = {

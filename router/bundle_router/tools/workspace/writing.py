@@ -116,7 +116,7 @@ def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
 
 def _protected_failure(name: str) -> ToolFailure:
     return ToolFailure(
-        f"{name!r} belongs to the router: its config, its records or code that its process runs",
+        f"{name!r} belongs to the router: its config, its records, a file of `serve`, or code that its process runs",
         code="protected",
         advice='keep the workspace apart from what the router imports: Router.open(..., workspace="work")',
     )
