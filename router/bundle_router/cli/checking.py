@@ -114,7 +114,8 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     if catalog is None:
         count = sum(problem.level == "error" for problem in checked.problems)
         say(f"{count} problem{'s' if count != 1 else ''}: the config can't be used")
-        if not arguments.local and any(p.message.startswith("unknown bundle") for p in checked.problems):
+        unknown = [p for p in checked.problems if p.message.startswith("unknown bundle") and not p.suggestion]
+        if unknown and not arguments.local:
             say("a bundle of your own tools is known with --local NAME=module:TOOLS")
         return
     for row in checked.live:

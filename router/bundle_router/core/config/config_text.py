@@ -38,6 +38,7 @@ class ConfigFile:
     """A config file as it was read. `display_path` is how the user would type it.
 
     `fault` is set, and `text` empty, when it could not be read as text. `memo`, no part of the value: what it came to.
+    `has_lines` is false for what code declares: nobody could look its lines up.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ConfigFile:
     text: str
     layer: Layer = "project"
     fault: Problem | None = None
+    has_lines: bool = True
     memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 

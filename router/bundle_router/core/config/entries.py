@@ -21,7 +21,7 @@ from bundle_router.core.config.config_text import ConfigFile, guard
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import FILES, Form, form_of, value_of
-from bundle_router.core.models.form_errors import explain, known_keys
+from bundle_router.core.models.form_errors import UNQUOTED, explain, known_keys
 from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.errors import Problem
 
@@ -71,12 +71,22 @@ def read(file: ConfigFile, report: Report) -> FileContent:
             hint = report.suggester.did_you_mean(key, known_keys(form, ()))
             known = f"known here: {', '.join(known_keys(form, ()))}"
             report.add(file, (key,), f"unknown key {key[:80]!r}", hint or known)
+            content.readable = content.readable and not hint  # what stands there is misplaced, not missing
+            continue
+        shape = get_origin(form.model_fields[key].annotation)
+        if shape in (list, dict) and not isinstance(value, shape):
+            content.readable = False  # as above
+        if {shape, type(value)} == {list, dict}:
+            is_list = ("is a list of tables, and this is one table", f"write [[{key}]]")
+            is_table = ("is a table of named tables, and this is a list", f"write [{key}.NAME]")
+            report.add(file, (key,), *(is_list if shape is list else is_table))
             continue
         entries = content.entries.setdefault(key, [])
         for path, name, single in _single_entries(form, key, value, file, report):
             entry = _entry(form, key, single, WrittenEntry(file, path, name, None), report)
             if not entry.whole:
-                content.broken.setdefault(key, set()).add(name)
+                inner = value.get(name) if isinstance(value, dict) else None
+                content.broken.setdefault(key, set()).update(_dotted_names(name, inner))
             if entry.value is not None:
                 entries.append(entry)
     if not report.counts[file.display_path]:
@@ -101,12 +111,21 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     if where is not None:
         reason = message[: where.start()]
         twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        hint = f"write [[{twice[1]}]] for each of several" if twice else ""
-        reason = f"not valid TOML: {_lower(reason)}"
-        return Problem(file.display_path, int(where[1]), "", reason, hint, column=int(where[2]))
+        line, column = int(where[1]), int(where[2])
+        hint = f"write [[{twice[1]}]] for each of several" if twice else _syntax_hint(file, line, column)
+        return Problem(file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column)
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
     reason = message.removesuffix(" (at end of document)")
     return Problem(file.display_path, last, "", f"not valid TOML: {_lower(reason)}, at the end of the file")
+
+
+def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
+    """Return what to write for a word of another language, or one without quotes."""
+    text = file.text.split("\n")[line - 1][column - 1 :]
+    word = re.match(r"[A-Za-z][\w./:-]*", text)
+    if line == 1 and text.startswith("{"):
+        return "this is JSON; `bundle-router import` takes over the servers of a .mcp.json"
+    return f"write {word[0].lower()}" if word and word[0] in ("True", "False") else "put text in quotes" if word else ""
 
 
 def _lower(message: str) -> str:
@@ -118,9 +137,6 @@ def _single_entries(
 ) -> Iterator[tuple[Path, str, Any]]:
     """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or as it is."""
     shape = get_origin(form.model_fields[key].annotation)
-    if shape is list and isinstance(value, dict):
-        report.add(file, (key,), "is a list of tables, and this is one table", f"write [[{key}]]")
-        return
     if (shape is dict and isinstance(value, dict)) or (shape is list and isinstance(value, list)):
         if len(value) > MAX_ENTRIES:
             report.add(file, (key,), f"more than {MAX_ENTRIES:,} entries; those after are not read")
@@ -184,6 +200,15 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
     return table if depth == 1 else {name: table} if isinstance(single, dict) else [table]
 
 
+def _dotted_names(name: str, value: Any) -> Iterator[str]:
+    """Yield the name of an entry, and those that it has if the tables within it are parts of an id without quotes: who
+    names it elsewhere makes no second mistake."""
+    yield name
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if isinstance(inner, dict):
+            yield from _dotted_names(f"{name}.{key}", inner)
+
+
 def _name_of(item: Any) -> str:
     name = item.get("name") if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
@@ -192,10 +217,11 @@ def _name_of(item: Any) -> str:
 def _report(error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report) -> None:
     found = [(detail, explain(detail, form, report.suggester)) for detail in error.errors(include_url=False)]
     meant = {suggestion for _, (_, _, suggestion) in found}
+    unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in meant)
     for detail, (where, message, suggestion) in found:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
-        if detail["type"] == "missing" and f"did you mean {where[-1]!r}?" in meant:
+        if detail["type"] == "missing" and (f"did you mean {where[-1]!r}?" in meant or unquoted):
             continue  # it is there under another key, which is reported
         # The entry was validated alone: the index it had there (0) stands for the one it has in the file.
         report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)

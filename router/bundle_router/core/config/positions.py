@@ -107,13 +107,12 @@ class _Scanner:
 
     def _header(self) -> Path:
         """`[a.b]` or `[[a.b]]`: names its parents where they are new, and gives the path that what follows is under."""
-        offset = self._at
-        is_element = self._text.startswith("[[", offset)
+        is_element = self._text.startswith("[[", self._at)
         self._at += 2 if is_element else 1
         keys = self._keys()
         self._at = self._text.index("]", self._at) + (2 if is_element else 1)
         path: Path = ()
-        for depth, key in enumerate(keys):
+        for depth, (key, offset) in enumerate(keys):
             path = (*path, key)
             self._note(path, offset)
             if path in self._counts and (depth < len(keys) - 1 or not is_element):
@@ -122,13 +121,14 @@ class _Scanner:
             index = self._counts.get(path, 0)
             self._counts[path] = index + 1
             path = (*path, index)
-            self._note(path, offset)
+            self._note(path, keys[-1][1])
         return path
 
-    def _keys(self) -> list[str]:
+    def _keys(self) -> list[tuple[str, int]]:
+        """Read a key's parts, each with where it begins."""
         keys = []
         while (found := _KEY.match(self._text, self._at)) is not None:
-            keys.append(_unquote(found[1]))
+            keys.append((_unquote(found[1]), found.start(1)))
             self._at = found.end()
             if self._text[self._at] != ".":
                 break
@@ -136,9 +136,8 @@ class _Scanner:
         return keys
 
     def _assignment(self, table: Path) -> None:
-        offset = self._at
         path = table
-        for key in self._keys():
+        for key, offset in self._keys():
             path = (*path, key)
             self._note(path, offset)
         self._at = self._text.index("=", self._at) + 1

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from bundle_router.errors import Problem
 
 WIDTH: Final = 110
 """Characters of a line that are shown."""
+_MARKED: Final = re.compile(r'"[^"]*"|\'[^\']*\'|[\w-]+')
 MAX_PER_FILE: Final = 100
 
 
@@ -57,7 +59,7 @@ class Report:
         # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then the key itself.
         while path and isinstance(path[-1], int) and path not in positions:
             path = path[:-1]
-        line, column = positions.place(path)
+        line, column = positions.place(path) if file.has_lines else (0, 0)
         self._problems.append(
             Problem(file.display_path, line, show(path), message, suggestion, level, rule, column=column)
         )
@@ -85,7 +87,7 @@ class Report:
 
 
 def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the line, numbered, and a caret under what is meant; nothing where the problem has no column."""
+    """Yield the line, numbered, and carets under what is meant; nothing where the problem has no column."""
     if not problem.column or not 0 < problem.line <= len(lines):
         return
     text = lines[problem.line - 1]
@@ -93,5 +95,7 @@ def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
     gutter = f"  {problem.line} | "
     shown = text[start : start + WIDTH]
     yield gutter + shown
-    tabs = "".join("\t" if char == "\t" else " " for char in shown[: problem.column - 1 - start])
-    yield f"{' ' * (len(gutter) - 2)}| {tabs}^"
+    at = problem.column - 1 - start
+    tabs = "".join("\t" if char == "\t" else " " for char in shown[:at])
+    marked = _MARKED.match(shown, at)
+    yield f"{' ' * (len(gutter) - 2)}| {tabs}{'^' * len(marked[0] if marked is not None else '^')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -26,6 +26,9 @@ _WANTED = {
     "model_type": "a table",
     "model_attributes_type": "a table",
 }
+
+
+UNQUOTED: Final = "an id with dots needs quotes"
 
 
 def describe(value: Any) -> str:
@@ -82,6 +85,8 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
     if kind in _WANTED:
         one = "..." if value is str else repr(value) if isinstance(value, str) and len(value) < 60 else ""
         hint = f"write [{one}]" if _WANTED[kind] == "a list" and one else ""
+        if _WANTED[kind] == "a table" and len(path) == 1 and isinstance(value, str):
+            hint = f"write [{path[0]}] on a line of its own, and its keys below"
         return path, f"must be {_WANTED[kind]}, not {describe(value)}", hint
     message = error["msg"].removeprefix("Value error, ")
     return path, _bound(kind, value, context) or message[:1].lower() + message[1:], ""
@@ -94,6 +99,8 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
         limit = next(context[key] for key in ("gt", "ge", "lt", "le") if key in context)
         return f"must be {sides[kind]} {limit:,}, not {describe(value)}"
     if kind == "string_pattern_mismatch":
+        if context["pattern"].startswith(r"^\$"):
+            return "must name an environment variable, as '${NAME}', and not hold what it holds"
         return f"{describe(value)} does not match /{context['pattern']}/"
     if kind in ("too_short", "string_too_short"):
         return "must not be empty"
@@ -113,7 +120,7 @@ def _unquoted_hint(path: tuple[str | int, ...], value: Any, known: tuple[str, ..
         words.append(word)
     if not isinstance(value, dict) or len(words) > 16:
         return ""
-    return f'an id with dots needs quotes: [bundles."{".".join(words)}"]'
+    return f'{UNQUOTED}: [bundles."{".".join(words)}"]'
 
 
 def known_keys(form: type[BaseModel], path: tuple[str | int, ...]) -> tuple[str, ...]:

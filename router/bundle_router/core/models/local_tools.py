@@ -201,8 +201,8 @@ class LocalServer:
 
     `tools` are typed functions or `LocalTool`s. The bundle holds them all; its id is `bundle`, or else the server's
     name. Policy and routes name it like any other. A `[servers]` or `[bundles]` entry of the same name in the config
-    replaces what is declared here. `effects` are of `read`, `write`, `exec`, `network`; `mode` is `direct`, `deferred`
-    or `meta`.
+    replaces what is declared here. `effects` are of `read`, `write`, `exec`, `network`; `mode` is `direct`, `deferred`,
+    `meta` or `code`.
     """
 
     tools: Sequence[LocalTool | Callable[..., Any]]
