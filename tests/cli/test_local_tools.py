@@ -91,7 +91,7 @@ def test_a_recorded_decision_is_explained_and_replayed_without_it(engine: Any) -
         ("tickets=nowhere:TOOLS", "there is no module 'nowhere'"),
         ("tickets=nowhere.at.all:TOOLS", "there is no module 'nowhere'"),
         ("tickets=engine_tools:TOLLS", "module 'engine_tools' has no 'TOLLS'\n  it has MORE, TOOLS"),
-        ("tickets=engine_tools:EMPTY", "'EMPTY' holds no tools"),
+        ("tickets=engine_tools:EMPTY", "its tools are an empty list"),
         ("tickets=engine_tools:WRONG", "the tool 'ticket' has no description"),
         ("tickets=engine_tools:Ask", "its tools are ModelMetaclass, not a list"),
         ("tickets=engine_tools:MORE", "'get.ticket again' is not a tool name"),
@@ -157,4 +157,5 @@ def test_opening_a_router_says_which_tools_no_server_of_the_config_stands_for(
         said = capsys.readouterr().err
     assert "servers.toml has no local server 'calender', so these tools are not used" in said
     assert "did you mean 'calendar'?" in said
-    assert said.count("local.unused") == 1
+    assert "no bundle holds a tool of local server 'calendar'" in said
+    assert said.count("local.unused") == 2

@@ -277,5 +277,5 @@ def test_policy_reaches_them_and_the_files_go_before_the_code(tmp_path: Path) ->
 
 
 def test_what_is_wrong_with_a_declaration_says_where_it_was_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"local= or --local: bundles\.toml"):
+    with pytest.raises(ConfigError, match=r"local server .own. \(local=, --local\): bundles\.own\.effects\[0\]"):
         declared(tmp_path, LocalServer([get_ticket], "Ours.", effects=("fly",)))

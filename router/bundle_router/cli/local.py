@@ -96,9 +96,6 @@ def _tools(option: str, module: ModuleType, attribute: str) -> Sequence[LocalToo
         cards_of({name: tools})
     except RequestError as wrong:
         raise RequestError(f"--local {option!r}: {wrong.message}", advice=wrong.advice) from None
-    if not tools:
-        advice = "TOOLS = LocalServer([get_ticket], 'Read the tickets of the tracker.')"
-        raise RequestError(f"--local {option!r}: {attribute!r} holds no tools", advice=advice)
     return declared if isinstance(declared, LocalServer) else tools
 
 

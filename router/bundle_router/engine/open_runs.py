@@ -120,8 +120,10 @@ class OpenRun:
 
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: the one that is meant where none is named). Raises RequestError."""
-        branch = self.fold.branch_of(decision_id) if decision_id else self.fold.current_branch
+        named = self.fold.branch_of(decision_id) if decision_id and isinstance(decision_id, str) else None
+        branch = named if decision_id else self.fold.current_branch
         if branch is None:
+            expect("decision", decision_id, (str, type(None)), "give the id: decision=decision.decision_id")
             advice = "name one that route() returned for it"
             raise RequestError(f"run {self.id!r} has no decision {decision_id!r}", advice=advice)
         return branch

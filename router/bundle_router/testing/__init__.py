@@ -28,7 +28,7 @@ from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
 from bundle_router.engine.engine import Engine, EngineVersions
 from bundle_router.engine.flow import EnginePorts
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
 from bundle_router.wiring import Router
@@ -240,6 +240,7 @@ def fake_router(
     Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError
     for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
     """
+    expect("catalog", catalog, Catalog, 'fake_router(load_catalog("config"))')
     held = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
     globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
     for name in results or ():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.models import LocalServer, LocalTool
-from bundle_router.errors import expect
+from bundle_router.errors import RequestError, expect
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
@@ -43,12 +43,21 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
 
 def declared_files(local: LocalServers | None) -> list[ConfigFile]:
     """Return what `LocalServer`s declare, as config files. Entries of the project's own files replace them."""
-    from bundle_router.core.config import from_bytes
+    from bundle_router.core.config import ConfigFile
 
-    declared = {name: server for name, server in (local or {}).items() if isinstance(server, LocalServer)}
-    texts = {"servers.toml": "", "bundles.toml": ""}
-    for name, server in declared.items():
-        texts["servers.toml"] += f'[servers.{json.dumps(name)}]\ntransport = "local"\ntrust = "trusted"\n'
+    files: list[ConfigFile] = []
+    bundles: dict[str, str] = {}
+    for name, server in (local or {}).items():
+        if not isinstance(server, LocalServer):
+            continue
+        where, advice = f"local server {name!r}", 'LocalServer([get_ticket], "Read tickets.", effects=["read"])'
+        for what in ("effects", "examples"):
+            expect(f"{where}: {what}", getattr(server, what), (list, tuple), advice)
+        expect(f"{where}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')
+        bundle = server.bundle or name
+        if bundles.setdefault(bundle, name) != name:
+            taken = f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
+            raise RequestError(taken, advice="give one of them another with LocalServer(..., bundle=...)")
         rows = {
             "description": server.description,
             "tools": [f"{name}.*"],
@@ -56,15 +65,15 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
             "examples": list(server.examples),
             "mode": server.mode,
         }
-        texts["bundles.toml"] += f"[bundles.{json.dumps(server.bundle or name)}]\n" + "".join(
-            f"{key} = {json.dumps(value)}\n" for key, value in rows.items()
-        )
-    return [from_bytes(name, f"local= or --local: {name}", text.encode(), "project") for name, text in texts.items()
-            if declared]  # fmt: skip
+        head = f'[servers.{json.dumps(name)}]\ntransport = "local"\ntrust = "trusted"\n'
+        body = f"[bundles.{json.dumps(bundle)}]\n" + "".join(f"{key} = {json.dumps(rows[key])}\n" for key in rows)
+        for file, text in (("servers.toml", head), ("bundles.toml", body)):
+            files.append(ConfigFile(file, f"{where} (local=, --local)", text, has_lines=False))
+    return files
 
 
 def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics) -> None:
-    """Say which local tools nobody can be shown, since the config has no server of their name."""
+    """Say which local tools nobody can be shown, since the config has no server of their name, or no bundle of it."""
     if local:
         from bundle_router.review.lint import unused_local
 

@@ -54,6 +54,7 @@ class Router:
     def __init__(
         self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
     ) -> None:
+        expect("engines", engines, EngineVersions, 'open a router with Router.open("config")')
         self._versions = engines
         self._selector = selector
         self._older: dict[Engine, StagedSelector | None] = {}
@@ -213,6 +214,7 @@ class Router:
         """
         from bundle_router.review.explanation import explain
 
+        expect("a step", step, Step, "explain(Step(run_id=…, workflow=…, role=…, step=…), …)")
         expect("a target", target, str, 'explain(step, "repo.readonly"), or a tool, "repo.read_file"')
         refuse_unknown(self.catalog, step.policy)
         hear = self._selector.preview if self._selector is not None else None

@@ -101,9 +101,10 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
     """Return a local server's tools, functions among them as tools. Raises RequestError for what is none."""
     from bundle_router.adapters.local.functions import local_tool
 
-    if not isinstance(tools, list | tuple):
+    if not isinstance(tools, list | tuple) or not tools:
+        what = "an empty list" if isinstance(tools, list | tuple) else f"{type(tools).__name__}, not a list"
         advice = f"write local={{{server!r}: [get_ticket, …]}}"
-        raise RequestError(f"local server {server!r}: its tools are {type(tools).__name__}, not a list", advice=advice)
+        raise RequestError(f"local server {server!r}: its tools are {what}", advice=advice)
     try:
         return tuple(local_tool(tool) for tool in tools)
     except RequestError as wrong:

@@ -50,6 +50,9 @@ def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", desc
         kind = f"the class {function.__name__}" if isinstance(function, type) else f"{function!r:.50}"
         raise RequestError(f"{kind} is no tool", advice="hand over functions, or LocalTool values")
     own = name or getattr(function, "__name__", "")
+    if not own or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        what = f"{function!r:.80} has no name" if not own else f"the tool {own!r} is a generator"
+        raise RequestError(what, advice="write a function (`def`) that returns the result; name it with tool(name=…)")
     documented = parse(inspect.getdoc(function) or "")
     parts = (documented.short_description, documented.long_description)
     words = description or "\n\n".join(part for part in parts if part)

@@ -37,12 +37,19 @@ def check(
 
 
 def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
-    """Yield a warning for each name of local tools that were given and that no server of the config stands for: no
-    bundle can hold them."""
+    """Yield a warning for each name of local tools that were given and that no server of the config stands for, so that
+    no bundle can hold them, or of whose tools no bundle holds any."""
+    held = {tool.partition(".")[0] for bundle in catalog.bundles.values() for tool in (*bundle.tools, *bundle.patterns)}
     servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
     for name in local:
         if name not in servers:
             near = Suggester().did_you_mean(name, servers)
             hint = near or f"[servers.{name}] with transport = 'local' takes them in"
             message = f"servers.toml has no local server {name!r}, so these tools are not used"
+            yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
+        elif name not in held:
+            message, hint = (
+                f"no bundle holds a tool of local server {name!r}",
+                f"name '{name}.*' in one of bundles.toml",
+            )
             yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
