@@ -69,7 +69,7 @@ async def _run(
 
 def _show(steps: list[DemoStep], repository: Repository) -> None:
     made = "a small repository made for this"
-    whence = made if repository.made else f"a copy of the repository {repository.origin}"
+    whence = f"a copy of the repository {repository.origin}" if repository.origin else made
     heading(f"A feature in {len(steps)} steps, on {whence}")
     say()
     rows = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
-import zlib
+from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
+_CHART: Final = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAKAAAABaCAAAAAAarQKOAAAAcElEQVR42u3UsQkAIAxFwYzm/vM4gL02IgYCuV+meVclZvEFICAg4M+NbYCAgICAgICA"
+    "gICAgC2AZxgQEBAwOQwICAiYDry7AQICAj6GAQEBmwPz/xsgICBgchgQELARsA4GEBAQEBAQEBAQELAdcAHA4FysxgmQuQAAAABJRU5ErkJggg=="
+)
+"""A bar chart of 160 × 90 pixels, as a PNG."""
 _FILES: Final = {
     "README.md": "# Slug\n\nTurns titles into URL slugs.\n",
     "slug.py": '''"""Turns titles into URL slugs."""
@@ -41,10 +45,6 @@ class Repository:
     image: str
     origin: str = ""
 
-    @property
-    def made(self) -> bool:
-        return not self.origin
-
 
 def _git(root: Path, *words: str) -> str | None:
     """Return what git printed, or None when it failed or is not there."""
@@ -69,7 +69,7 @@ def copy_of(folder: Path, into: Path) -> Repository | None:
     image = next(images, None)
     if image is None:
         image = "bundle-router-chart.png"
-        (into / image).write_bytes(bar_chart((3, 5, 4, 8, 6, 9, 7, 12)))
+        (into / image).write_bytes(_CHART)
     return Repository(into, image, origin=top.strip())
 
 
@@ -83,38 +83,9 @@ def make(root: Path) -> Repository:
     for name, text in _FILES.items():
         (root / name).write_text(text, encoding="utf-8")
     (root / "build.log").write_text("".join(f"{n:05d} compiled module_{n % 97:02d}\n" for n in range(4000)), "utf-8")
-    (root / "chart.png").write_bytes(bar_chart((3, 5, 4, 8, 6, 9, 7, 12)))
+    (root / "chart.png").write_bytes(_CHART)
     _git(root, "init", "--quiet")
     _git(root, "add", ".")
-    _git(
-        root,
-        "-c",
-        "user.name=demo",
-        "-c",
-        "user.email=demo@localhost",
-        "commit",
-        "--quiet",
-        "-m",
-        "Turn titles into slugs",
-    )
+    author = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
+    _git(root, *author, "commit", "--quiet", "-m", "Turn titles into slugs")
     return Repository(root, "chart.png")
-
-
-def bar_chart(values: tuple[int, ...], *, width: int = 160, height: int = 90) -> bytes:
-    """Return a bar chart as an 8-bit greyscale PNG (RFC 2083), without a drawing library."""
-    column = width // len(values)
-    rows = []
-    for y in range(height):
-        bars = bytearray(b"\xf4" * width)
-        for index, value in enumerate(values):
-            if height - y <= value * height // (max(values) + 1):
-                start = index * column + 2
-                bars[start : start + column - 4] = b"\x40" * (column - 4)
-        rows.append(b"\0" + bytes(bars))
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    pixels = zlib.compress(b"".join(rows), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")

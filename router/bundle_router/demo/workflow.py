@@ -38,7 +38,7 @@ def plan(repository: Repository) -> tuple[PlannedStep, ...]:
     """Six steps of a feature, one of them a sub-agent's. Between them they meet what a run has to survive."""
     test: Mapping[str, Any] = {"binary": "python", "args": ["-m", "compileall", "-q", "-f", "."]}
     check = "check that all of it compiles"  # a stranger's tests may take an hour
-    if repository.made:
+    if not repository.origin:
         check = "run the tests"
         test = {"binary": "python", "args": ["-m", "unittest", "-v"]}
     return (
