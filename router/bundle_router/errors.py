@@ -132,44 +132,30 @@ class StorageError(RouterError):
         self.kind = kind
 
 
-STORAGE_KINDS: Final = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.EFBIG: "disk_full",
-    errno.EROFS: "read_only",
-    errno.EACCES: "read_only",
-    errno.EPERM: "read_only",
-    errno.ENOENT: "deleted",
-    errno.ESTALE: "deleted",
-    errno.EMFILE: "out_of_files",
-    errno.ENFILE: "out_of_files",
+_FREE_SPACE: Final = "free space on the disk, or have this user's quota raised, then try again; no restart is needed"
+_MAKE_WRITABLE: Final = "make it writable for this user (see its owner and modes, and attributes), or choose another"
+_DELETED: Final = "it was deleted or moved: close the run; the next step of the same id starts a new, empty one"
+STORAGE_FAULTS: Final = {
+    errno.ENOSPC: ("disk_full", _FREE_SPACE),
+    errno.EDQUOT: ("disk_full", _FREE_SPACE),
+    errno.EFBIG: ("disk_full", "raise the limit of file sizes (`ulimit -f`), or go on under a new run id"),
+    errno.EROFS: ("read_only", "the file system is mounted read-only: remount it, or choose another runs directory"),
+    errno.EACCES: ("read_only", _MAKE_WRITABLE),
+    errno.EPERM: ("read_only", _MAKE_WRITABLE),
+    errno.ENOENT: ("deleted", _DELETED),
+    errno.ESTALE: ("deleted", _DELETED),
+    errno.ENOTDIR: ("io_error", "a file stands where a folder should: move it away, or choose another folder"),
+    errno.EMFILE: ("out_of_files", "close_run finished runs, or raise the limit of open files (`ulimit -n`)"),
+    errno.ENFILE: ("out_of_files", "the machine is out of open files: close some, or raise `fs.file-max`"),
 }
-"""The `StorageError.kind` of an `OSError.errno`; anything else is `io_error`."""
-
-STORAGE_ADVICE: Final = {
-    errno.ENOSPC: "free space on the disk, then try again; no restart is needed",
-    errno.EDQUOT: "free space, or have this user's disk quota raised, then try again; no restart is needed",
-    errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), or go on under a new run id",
-    errno.EROFS: "the file system is mounted read-only: remount it, or choose another runs directory",
-    errno.EACCES: "make the directory writable for this user (see its owner and modes), or choose another one",
-    errno.EPERM: "make the directory writable for this user (see its owner, modes and attributes), or choose another",
-    errno.ENOENT: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
-    errno.ESTALE: "it was deleted or moved: close the run; the next step of the same id starts a new, empty one",
-    errno.ENOTDIR: "a file stands where a folder should: move it away, or choose another folder",
-    errno.EMFILE: "close_run finished runs, or raise the limit of open files (`ulimit -n`) of this process",
-    errno.ENFILE: "the whole machine is out of open files: close some, or raise `fs.file-max`",
-}
-"""What a person can do about an `OSError.errno`; about any other: check the disk and the system log."""
+"""The `StorageError.kind` of an `OSError.errno`, and what a person can do about it."""
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
     """Return the StorageError for a failed call; `what` says what could not be done and where."""
     code = error.errno or 0
-    return StorageError(
-        f"{what}: {error.strerror or error} (errno {code})",
-        kind=STORAGE_KINDS.get(code, "io_error"),
-        advice=STORAGE_ADVICE.get(code, "check the disk and the system log"),
-    )
+    kind, advice = STORAGE_FAULTS.get(code, ("io_error", "check the disk and the system log"))
+    return StorageError(f"{what}: {error.strerror or error} (errno {code})", kind=kind, advice=advice)
 
 
 class CorruptRun(RouterError):

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from bundle_router.errors import STORAGE_KINDS, StorageError
+from bundle_router.errors import storage_error
 
 
 def replace_texts(texts: Mapping[Path, str]) -> None:
@@ -37,7 +37,7 @@ def replace_texts(texts: Mapping[Path, str]) -> None:
         for folder in {path.parent for path in texts}:
             _sync(folder)
     except OSError as error:
-        raise _storage_error(path, "written", error) from error
+        raise storage_error(f"{error.filename or path} can't be written", error) from error
     finally:
         for name in beside.values():
             Path(name).unlink(missing_ok=True)
@@ -50,7 +50,7 @@ def delete(path: Path) -> None:
         if path.parent.is_dir():
             _sync(path.parent)
     except OSError as error:
-        raise _storage_error(path, "deleted", error) from error
+        raise storage_error(f"{error.filename or path} can't be deleted", error) from error
 
 
 def _sync(folder: Path) -> None:
@@ -59,11 +59,6 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _storage_error(path: Path, what: str, error: OSError) -> StorageError:
-    kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-    return StorageError(f"{error.filename or path}: can't be {what} ({error.strerror})", kind=kind)
 
 
 def holders(fd: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from bundle_router.core.models.canonical import encode
-from bundle_router.errors import STORAGE_KINDS, CorruptRun, StorageError
+from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 FILE: Final = "labels.jsonl"
@@ -64,8 +64,7 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
         finally:
             os.close(descriptor)
     except OSError as error:
-        kind = STORAGE_KINDS.get(error.errno or 0, "io_error")
-        raise StorageError(f"{path} can't be written: {error.strerror}", kind=kind) from error
+        raise storage_error(f"{path} can't be written", error) from error
     return path
 
 

@@ -27,7 +27,7 @@ from typing import Final
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
-from bundle_router.errors import STORAGE_ADVICE, CorruptRun, RunBusy, StorageError, storage_error
+from bundle_router.errors import STORAGE_FAULTS, CorruptRun, RunBusy, StorageError, storage_error
 
 
 class Storage:
@@ -53,7 +53,7 @@ class Storage:
 POSIX: Final = Storage()
 
 _ADVICE: Final = {
-    "deleted": STORAGE_ADVICE[errno.ENOENT],
+    "deleted": STORAGE_FAULTS[errno.ENOENT][1],
     "short_write": "free space on the disk; then try again, no restart is needed",
     "io_error": "check the disk and the system log",
     "not_private": "",
