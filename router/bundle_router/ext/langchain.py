@@ -5,6 +5,8 @@
 The step is routed where the agent begins, and the decision is part of the agent's state: an agent that goes on from a
 checkpoint goes on under it. Where it begins again, its key is the graph's own name for that place (the task id), so it
 is decided once. Agents that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work.
+It takes a node of the graph, entered once an agent: a thread's state keeps its last decision, and to the hooks around
+the model a new input looks like one that goes on from a checkpoint (both may end with a person's message).
 """
 
 from __future__ import annotations
