@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bundle_router.adapters.local import cards_of, shipped_servers
+from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import Card
+
+from tests.config.reference import shipped_servers
 
 _TEXTS = {"repo.git_log": "History. For one commit's changes call git_diff; `search` is another server's."}
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import bundle_router.tools
+from bundle_router.adapters.local import shipped_tools
 from bundle_router.core.config.written_forms import FILES, schema
+from bundle_router.core.models import LocalTool
 
 _HEAD: Final = """\
 # Configuration
@@ -25,6 +29,12 @@ Every key of the five config files. This page is generated from the code that re
   command line, never from a file.
 """
 _NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
+
+
+def shipped_servers() -> dict[str, Sequence[LocalTool]]:
+    """Return the first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
+    packages = sorted(info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg)
+    return {name: tools for name in packages if (tools := shipped_tools(name))}
 
 
 def reference_text() -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # ships no type information
 import pytest
 from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
-from bundle_router.adapters.local import cards_of, shipped_cards, shipped_servers
+from bundle_router.adapters.local import cards_of, shipped_cards
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load
 from bundle_router.core.config.resolve import ResolvedConfig, resolve
@@ -28,7 +28,7 @@ from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.lint import check
 from bundle_router.tools.workspace.grammar import Accepted, match, problems
 
-from tests.config.reference import reference_text
+from tests.config.reference import reference_text, shipped_servers
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")
 

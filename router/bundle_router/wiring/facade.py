@@ -198,12 +198,12 @@ class Router:
         contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then as it
         was before.
         """
-        return await self._on_loop.for_step(_run_id(step)).route(step, messages)
+        return await self._on_loop.for_step(getattr(step, "run_id", "")).route(step, messages)
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engines.for_step(_run_id(step)).route_from_thread(step, self._portal.run, messages)
+        return self._engines.for_step(getattr(step, "run_id", "")).route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes
@@ -408,8 +408,3 @@ class Router:
 
     def __exit__(self, *_raised: object) -> None:
         self.close_sync()
-
-
-def _run_id(step: object) -> str:
-    """Return the run of a step; "" for what is no step, which the engine refuses with a sentence."""
-    return step.run_id if isinstance(step, Step) else ""

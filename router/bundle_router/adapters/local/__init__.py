@@ -18,7 +18,6 @@ import contextlib
 import importlib
 import inspect
 import json
-import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -58,14 +57,6 @@ MANY_VALUES: Final = 2_000
 
 GRACE_S: Final = 2.0
 """How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
-
-
-def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """Return the first-party servers: every package of `bundle_router.tools` that declares `TOOLS`."""
-    import bundle_router.tools
-
-    packages = sorted(info.name for info in pkgutil.iter_modules(bundle_router.tools.__path__) if info.ispkg)
-    return {name: tools for name in packages if (tools := shipped_tools(name))}
 
 
 def shipped_tools(server: str) -> Sequence[LocalTool]:
