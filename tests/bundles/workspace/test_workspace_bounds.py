@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as threads
+import os
 import tempfile
 import threading
 import time
@@ -65,6 +66,21 @@ def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, 
     assert "it used more than 256 MiB of memory" in ran.text
     assert ran.record["ended"] == "limit"
     assert time.monotonic() - started < 30
+
+
+def test_a_program_runs_behind_what_watches_it_and_can_not_come_forward(run: Any, facilities: Any) -> None:
+    """A hundred processes that all take memory took 17 GiB before a watcher of their own priority saw 4."""
+    source = """
+import os
+print("behind by", os.nice(0))
+try:
+    os.setpriority(os.PRIO_PROCESS, 0, os.nice(0) - 1)
+except PermissionError:
+    print("no further")
+"""
+    shown = run(source, facilities=facilities).text
+    assert f"behind by {min(19, os.nice(0) + 10)}" in shown
+    assert "no further" in shown
 
 
 @pytest.mark.usefixtures("no_groups")
