@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from dataclasses import replace
 from typing import Any
@@ -32,11 +33,15 @@ def taught(deployment: Any, now: LearnedValues = NOTHING, current: Any = None, *
     return learn(deployment.past(), deployment.catalogs, catalog, make_search(catalog), now, **options)
 
 
+taught_once = functools.cache(taught)
+"""What several tests look at is learned once."""
+
+
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
 def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment: Any) -> None:
-    learning = taught(deployment)
+    learning = taught_once(deployment)
     fitted = learning.memory
     assert fitted is not None
     assert fitted.memory is not None
@@ -80,7 +85,7 @@ def test_a_memory_that_loses_on_the_newest_runs_is_not_proposed(kit: Any) -> Non
 
 
 def test_too_few_labels_teach_nothing_and_leave_what_is_in_force(kit: Any, deployment: Any) -> None:
-    now = taught(deployment).then
+    now = taught_once(deployment).then
     few = kit.Deployment(kit.workshop()).play(kit.jargon_runs(2))
     learning = taught(few, now)
     assert learning.memory is not None
@@ -91,7 +96,7 @@ def test_too_few_labels_teach_nothing_and_leave_what_is_in_force(kit: Any, deplo
 
 
 def test_the_same_logs_teach_the_same_and_carry_one_version(deployment: Any) -> None:
-    first, again = taught(deployment), taught(deployment)
+    first, again = taught_once(deployment), taught(deployment)
     assert first.version == again.version
     assert first.to_json() == again.to_json()
     assert not taught(deployment, first.then).changes
@@ -133,7 +138,7 @@ def test_logs_never_make_replay_accuracy_worse(kit: Any, logs: Any) -> None:
 
 
 def test_what_was_learned_about_a_bundle_goes_when_the_bundle_is_no_longer_what_it_was(deployment: Any) -> None:
-    learned = taught(deployment).then
+    learned = taught_once(deployment).then
     assert learned.memory is not None
     catalog = deployment.catalog
     mail = replace(catalog.bundles["mail"], description="Read the post")
@@ -245,7 +250,7 @@ def test_an_answer_that_came_out_the_same_often_enough_becomes_a_proposed_route(
         for at in range(6)
     }
     deployment = kit.Deployment(kit.workshop()).play(runs)
-    (row,) = taught(deployment).proposals.routes
+    (row,) = taught_once(deployment).proposals.routes
     assert (row.workflow, row.role, row.step, row.bundles) == (*here, ("issues.tracker",))
     assert (row.same, row.answers, row.runs, row.used) == (6, 6, 6, 6)
     assert taught(deployment, after=7).proposals.routes == ()
@@ -271,7 +276,7 @@ def test_one_busy_run_promotes_no_route(kit: Any) -> None:
 def test_no_route_is_proposed_for_what_the_config_now_answers_or_no_longer_permits(kit: Any) -> None:
     runs = {f"r{at}": [kit.Turn(f"bug {at}", ("issues.tracker",), ())] for at in range(6)}
     deployment = kit.Deployment(kit.workshop()).play(runs)
-    assert len(taught(deployment).proposals.routes) == 1
+    assert len(taught_once(deployment).proposals.routes) == 1
     mapped = replace(deployment.catalog, routes=(Route("act", step=("act",), bundles=("mail",)),))
     assert taught(deployment, current=mapped).proposals.routes == ()
     denied = replace(deployment.catalog.policies[0], deny=("issues.*",))
@@ -286,9 +291,9 @@ def test_a_promoted_row_keeps_what_an_asking_route_maps(kit: Any) -> None:
 
 
 def test_intents_that_search_alone_does_not_rank_become_examples(deployment: Any) -> None:
-    proposed = {(row.bundle, row.text.rsplit(" ", 1)[0]) for row in taught(deployment).proposals.examples}
+    proposed = {(row.bundle, row.text.rsplit(" ", 1)[0]) for row in taught_once(deployment).proposals.examples}
     assert ("issues.tracker", "log a snag about") in proposed
-    assert all(row.runs >= 3 for row in taught(deployment).proposals.examples)
+    assert all(row.runs >= 3 for row in taught_once(deployment).proposals.examples)
 
 
 def test_words_that_meant_several_bundles_are_an_example_of_none(kit: Any) -> None:
@@ -306,7 +311,7 @@ def test_redacted_or_endless_intents_are_no_examples(kit: Any) -> None:
 
 
 def test_tools_that_are_shown_and_never_called_are_proposed_to_be_trimmed(deployment: Any) -> None:
-    trims = {row.bundle: row for row in taught(deployment).proposals.trims}
+    trims = {row.bundle: row for row in taught_once(deployment).proposals.trims}
     assert trims["repo.readonly"].tools == ("repo.grep",)
     assert trims["repo.readonly"].tokens == 10
     assert "mail" not in trims, "all of it is used"
@@ -316,7 +321,7 @@ def test_what_a_reviewer_says_was_needed_is_not_proposed_to_be_trimmed(kit: Any)
     runs = {f"r{at}": [kit.Turn(f"frob the grand knob {at}", ("mail",))] for at in range(24)}
     deployment = kit.Deployment(kit.workshop()).play(runs)
     unsaid = deployment.past()
-    assert "mail" in {row.bundle for row in taught(deployment).proposals.trims}
+    assert "mail" in {row.bundle for row in taught_once(deployment).proposals.trims}
     said = [replace(step, needed=frozenset(("mail",))) for step in unsaid]
     learning = learn(said, deployment.catalogs, deployment.catalog, make_search(deployment.catalog), NOTHING)
     assert "mail" not in {row.bundle for row in learning.proposals.trims}
@@ -332,7 +337,7 @@ def test_the_proposals_are_toml_that_the_config_understands(kit: Any) -> None:
         for at in range(24)
     }
     deployment = kit.Deployment(kit.workshop()).play(runs)
-    proposals = taught(deployment).proposals
+    proposals = taught_once(deployment).proposals
     document = tomllib.loads(proposals_toml(proposals, deployment.catalog))
     assert {row["workflow"] for row in document["routes"]} >= {odd[0]}
     form_of(FILES["routes.toml"]).model_validate({"routes": document["routes"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -95,14 +96,16 @@ def house_runs(kit: Any, number: int) -> dict[str, list[Any]]:
     return runs
 
 
-def taught(
-    deployment: Any, embeds: Embeds | None, now: LearnedValues = NOTHING, **options: Any
-) -> tuple[Learning, Search]:
+def taught(deployment: Any, embeds: Embeds | None, now: LearnedValues = NOTHING) -> tuple[Learning, Search]:
     past, catalog = deployment.past(), deployment.catalog
     search = make_search(catalog)
     if embeds is not None:
         search = understanding(catalog, [step.request.text for step in past], embeds)
-    return learn(past, deployment.catalogs, catalog, search, now, **options), search
+    return learn(past, deployment.catalogs, catalog, search, now), search
+
+
+taught_once = functools.cache(taught)
+"""What several tests look at is learned once."""
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +117,8 @@ def house(kit: Any) -> Any:
 
 
 def test_what_words_can_not_learn_is_recalled_by_meaning(house: Any) -> None:
-    words, _ = taught(house, None)
-    learning, _ = taught(house, about)
+    words, _ = taught_once(house, None)
+    learning, _ = taught_once(house, about)
     assert words.memory is not None
     assert learning.memory is not None
     assert learning.memory.memory is not None
@@ -137,7 +140,7 @@ def test_where_meaning_tells_nothing_words_alone_are_proposed(kit: Any, deployme
 
 
 def test_a_step_that_nothing_is_like_is_not_recalled_for_itself(house: Any) -> None:
-    learning, _ = taught(house, noise)
+    learning, _ = taught_once(house, noise)
     assert learning.memory is not None
     assert learning.memory.replay.recall is not None, "it was measured"
     assert max(trial.gain for trial in learning.memory.replay.recall.trials) < 0.1
@@ -188,7 +191,7 @@ def test_recall_never_makes_replay_worse(kit: Any, logs: Any) -> None:
 
 
 def test_the_same_logs_are_recalled_under_one_version(house: Any) -> None:
-    (first, _), (again, _) = taught(house, about), taught(house, about)
+    (first, _), (again, _) = taught_once(house, about), taught(house, about)
     assert first.version == again.version
     assert first.to_json() == again.to_json()
     assert not taught(house, about, first.then)[0].changes
@@ -209,7 +212,7 @@ def test_thresholds_are_fitted_on_steps_that_are_not_recalled_for_themselves(kit
 
 
 def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_path: Path) -> None:
-    then = taught(house, about)[0].then
+    then = taught_once(house, about)[0].then
     assert then.memory is not None
     path, *_ = save_learned(tmp_path, then)
     assert load_learned(tmp_path) == then
@@ -221,7 +224,7 @@ def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_pat
 
 
 def test_a_memory_that_was_learned_before_is_read_and_keeps_its_version(house: Any, deployment: Any) -> None:
-    words, recalling = taught(deployment, None)[0].then.memory, taught(house, about)[0].then.memory
+    words, recalling = taught_once(deployment, None)[0].then.memory, taught_once(house, about)[0].then.memory
     for memory, schema in ((words, "bundle-router.memory/1"), (recalling, "bundle-router.memory/2")):
         assert memory is not None
         old = replace(memory, seen=frozenset(), novelty=0.0)
@@ -231,7 +234,7 @@ def test_a_memory_that_was_learned_before_is_read_and_keeps_its_version(house: A
 
 
 def test_what_the_config_changed_is_forgotten(house: Any) -> None:
-    then = taught(house, about)[0].then
+    then = taught_once(house, about)[0].then
     changed = replace(house.catalog.bundles["mail"], description="Something else altogether")
     current = replace(house.catalog, bundles={**house.catalog.bundles, "mail": changed})
     left = then.fitted_to(current).memory
@@ -249,7 +252,7 @@ def first(search: Search, text: str, permitted: frozenset[str], memory: Memory |
 
 
 def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None:
-    learning, _ = taught(house, about)
+    learning, _ = taught_once(house, about)
     memory, wish = learning.then.memory, said("delve", 999)
     assert memory is not None
     assert memory.recollection is not None
@@ -268,7 +271,7 @@ def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None
 
 
 def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
-    memory, wish = taught(house, about)[0].then.memory, said("delve", 999)
+    memory, wish = taught_once(house, about)[0].then.memory, said("delve", 999)
     assert memory is not None
     assert memory.recollection is not None
     search = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
@@ -282,7 +285,7 @@ def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
 
 
 def test_recall_only_ranks_what_is_permitted_and_nothing_else_takes_its_place(house: Any) -> None:
-    memory = taught(house, about)[0].then.memory
+    memory = taught_once(house, about)[0].then.memory
     assert memory is not None
     assert memory.recollection is not None
     loud = [PastText(said("delve", n, 7), ("docs.web",), f"loud-{n}") for n in range(200)]

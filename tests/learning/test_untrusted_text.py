@@ -18,6 +18,7 @@ from bundle_router.review.learning.proposals import propose
 from bundle_router.testing import fake_router
 from bundle_router.wiring.searching import make_search
 
+from tests.profiles import ALL
 from tests.selecting.catalogs import question, staged, step
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
@@ -47,7 +48,7 @@ def both(kit: Any, runs: Any) -> tuple[Catalog, Catalog]:
 
 @pytest.mark.parametrize("name", ["jargon_runs", "mixed_runs"])
 def test_what_is_learned_measured_and_proposed_is_the_same(kit: Any, name: str) -> None:
-    runs = getattr(kit, name)(90)
+    runs = getattr(kit, name)(90 if ALL else 30)
     honest, evil = both(kit, runs)
     found = []
     deployment = kit.Deployment(honest).play(runs)
