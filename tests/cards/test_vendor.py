@@ -20,7 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from tests.profiles import ALL
+
 ROOT = Path(__file__).parent.parent.parent
+CHECKS = [["ruff", "format", "--check"], ["ruff", "check"], *([["mypy", "--strict"]] if ALL else [])]
+"""mypy begins without what it knows of the packages, which takes seconds: in `.ci/run`."""
 
 
 def cards_of(definitions: list[dict[str, Any]], server: str = "s") -> dict[str, Card]:
@@ -58,7 +62,7 @@ def vendored(real_servers: list[dict[str, Any]], tmp_path_factory: pytest.TempPa
     return folder
 
 
-@pytest.mark.parametrize("check", [["ruff", "format", "--check"], ["ruff", "check"], ["mypy", "--strict"]])
+@pytest.mark.parametrize("check", CHECKS)
 def test_wrappers_of_real_servers_pass_the_projects_own_checks(vendored: Path, check: list[str]) -> None:
     if importlib.util.find_spec(check[0]) is None:
         pytest.skip(f"{check[0]} is not installed")

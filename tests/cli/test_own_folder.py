@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import ROOT
+from tests.profiles import ALL
 
 TRAP = "open('ran', 'a').write(__file__ + chr(10))\nraise SystemExit('code of the folder ran')\n"
 FILES = (
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     "words",
     [
         pytest.param(["-m", "bundle_router", "check"], id="check"),
-        pytest.param(["-m", "bundle_router", "demo"], id="demo"),
+        *([pytest.param(["-m", "bundle_router", "demo"], id="demo")] if ALL else []),  # which imports litellm: seconds
         pytest.param(["-c", OPEN], id="Router.open"),
     ],
 )

@@ -386,7 +386,7 @@ def traced(folder: Path) -> Iterator[tuple[tuple[str, ...], Callable[[], list[st
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return [line for line in lines if "execve" in line and "= 0" in line]
 
-    yield (strace, "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log)), started
+    yield (strace, "--seccomp-bpf", "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(log)), started
 
 
 def test_no_address_of_a_server_is_opened_by_a_process_and_a_strange_one_is_not_even_shown(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
 from bundle_router.core.decide.asking.picks import MAX_ENUMERATED, picked, shape_for, without_fence
@@ -221,33 +217,3 @@ def test_only_a_whole_fence_is_taken_off() -> None:
     assert without_fence("```\nx```") == "x"
     for text in ("x", "```json\nx", "before ```json\nx\n``` after"):
         assert without_fence(text) == text
-
-
-def test_importing_touches_no_network_and_no_env_file(tmp_path: Path) -> None:
-    """litellm's habits: a price list over HTTP, a `.env` that lies about, text on standard output."""
-    (tmp_path / ".env").write_text("CANARY_FROM_ENV_FILE=1\nOPENAI_API_KEY=sk-from-env-file\n")
-    script = """
-import asyncio, os, sys
-reached = []
-def watch(name, args):
-    if name in ("socket.connect", "socket.getaddrinfo"):
-        reached.append((name, args[1:]))
-sys.addaudithook(watch)
-from bundle_router.adapters.llm import LiteLlm
-async def main():
-    client = LiteLlm()
-    if await client.warm_up() == "missing":
-        return
-    assert client.readiness == "ready", client.readiness
-    await client.close()
-asyncio.run(main())
-assert not reached, reached
-assert "CANARY_FROM_ENV_FILE" not in os.environ and "OPENAI_API_KEY" not in os.environ
-"""
-    root = Path(__file__).parents[2]
-    compiled = {"PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", "")}
-    env = {"PYTHONPATH": str(root / "router"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **compiled}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

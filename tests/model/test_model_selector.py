@@ -31,7 +31,7 @@ from bundle_router.testing.upstream import choice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.profiles import examples
+from tests.profiles import ALL, examples
 
 Opened = Callable[..., ModelSelector]
 Ask = Callable[..., Reply]
@@ -279,7 +279,7 @@ def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question:
 
     async def ask_all() -> list[Reply]:
         replies = []
-        for _ in range(1_000):
+        for _ in range(1_000 if ALL else 500):
             clock.advance(1.0)
             replies.append(await selector.select(question(), ()))
         return replies
@@ -288,7 +288,7 @@ def test_second_calls_stay_under_a_tenth_of_a_thousand(opened: Opened, question:
     attempts = [reply.model.attempts for reply in replies if reply.model is not None]
     assert max(attempts) <= 2
     assert sum(attempts) == len(client.calls)
-    assert sum(n == 2 for n in attempts) <= 100
+    assert sum(n == 2 for n in attempts) <= len(replies) // 10
 
 
 def test_a_probe_that_everybody_left_does_not_keep_the_model_suspended(opened: Opened, ask: Ask, question: Put) -> None:

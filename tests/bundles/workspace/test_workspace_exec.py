@@ -238,7 +238,19 @@ def test_nothing_but_the_launcher_and_the_binary_is_executed(workspace: Path, tm
         "arguments = ExecArguments(binary='python', args=('-', '$(id)', ';id', '`id`', '|id'), stdin='print(40 + 2)')\n"
         "print(execute(arguments, context, facilities=FACILITIES[1:]).blocks[0].text)"
     )
-    strace = ["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-o", str(trace), sys.executable, "-c", code]
+    strace = [
+        "strace",
+        "--seccomp-bpf",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=execve,execveat",
+        "-o",
+        str(trace),
+        sys.executable,
+        "-c",
+        code,
+    ]
     done = subprocess.run(strace, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     if "42" not in done.stdout:
         pytest.skip(f"strace can't follow here: {done.stderr[-300:]}")
