@@ -255,6 +255,9 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         token = fields_of(site.get("/servers/mail/pins").text)
         form = fields_of(site.post("/servers/mail/pins", token).text)
         assert site.get("/servers/mail/pins.json").json() == {"server": "mail", "reviewed": None, "now": None}
+        shown = site.post("/servers/mail/pins", token).text
+        assert "+ does " in shown, "what nobody has read can't be approved as shown"
+        assert "inputSchema" in shown
         nothing = {**form, "tool": []}
         assert "no tool is ticked" in site.post("/servers/mail/approve", nothing).text
         one = sorted(form["tool"])[0]

@@ -41,6 +41,14 @@ class Review:
         """Whether it was asked, and is as it was reviewed."""
         return self.comparison is not None and self.pins is not None and self.comparison.clean
 
+    @property
+    def added(self) -> dict[str, AdmittedTool]:
+        """The tools that nobody has reviewed, by name."""
+        if self.admitted is None or self.comparison is None:
+            return {}
+        names = self.comparison.of("added")
+        return {tool.card.tool: tool for tool in self.admitted.tools if tool.card.tool in names}
+
 
 def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
     """Return the named servers, or all remote ones that are on and have their credentials. Raises RequestError."""
@@ -107,12 +115,12 @@ def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
         if one.admitted.instructions:
             yield "  its instructions, which no agent is shown:"
             yield from (f"    | {line}" for line in one.admitted.instructions[:2_000].splitlines())
-        for tool in one.admitted.tools:
-            yield from _new_tool(tool)
         for row in one.admitted.refused:
             yield f"  refused  {one.server.name}.{row.name}  {row.code}: {row.detail}"
     else:
         yield from report_lines(one.comparison)
+    for tool in one.added.values():
+        yield from _new_tool(tool)
     if full:
         changed = {change.tool for change in one.comparison.tools if change.kind != "unchanged"}
         for tool in one.admitted.tools:
@@ -155,15 +163,22 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
 
 def json_of(one: Review) -> dict[str, Any]:
     """Return the review as JSON values."""
-    changes = one.comparison.tools if one.comparison is not None else ()
+    changes, added = one.comparison.tools if one.comparison is not None else (), one.added
     return {
         "server": one.server.name,
         "pinned": one.pins is not None,
         "clean": one.clean,
         "error": one.error,
+        "instructions": one.admitted.instructions if one.admitted is not None and one.pins is None else "",
         "server_differences": _differences(one.comparison.server) if one.comparison is not None else [],
         "tools": [
-            {"tool": c.tool, "kind": c.kind, "detail": c.detail, "differences": _differences(c.differences)}
+            {
+                "tool": c.tool,
+                "kind": c.kind,
+                "detail": c.detail,
+                "differences": _differences(c.differences),
+                "definition": json.loads(added[c.tool].definition) if c.tool in added else None,
+            }
             for c in changes
             if c.kind != "unchanged"
         ],

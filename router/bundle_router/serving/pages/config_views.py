@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.models.canonical import digest
+from bundle_router.core.tools.admission.cleaning import revealed
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
 from bundle_router.review.config_edits import ConfigEdit
@@ -76,14 +78,14 @@ class ConfigViews:
         if found is None:
             raise RequestError(f"{file[:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}")
         shown = found.text if text is None else text
-        json = {
+        facts = {
             "folder": self.where,
             "files": [{"name": one.name, "digest": one.digest, "text": one.text} for one in files],
             "problems": [problem_json(problem) for problem in problems],
             "preview": preview.to_json() if preview is not None else None,
         }
         return self._page(
-            "config.html", "Config", json, files=[one.name for one in files], file=file, text=shown,
+            "config.html", "Config", facts, files=[one.name for one in files], file=file, text=shown,
             absent=[one.name for one in files if not one.digest], digest=found.digest, shipped=found.shipped,
             lines=min(40, max(18, shown.count("\n") + 2)), problems=_problem_rows(problems, {self._path(file): shown}),
             preview=_preview_values(preview), refused=refused, saved=saved, compared="", reason="",
@@ -100,9 +102,9 @@ class ConfigViews:
         if folder is None and name:
             raise RequestError(f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others))
         preview = self._editor.compare(folder) if folder is not None else None
-        json = {"with": name, "others": sorted(self._others), "preview": preview.to_json() if preview else None}
+        facts = {"with": name, "others": sorted(self._others), "preview": preview.to_json() if preview else None}
         return self._page(
-            "config_compare.html", "Compare configs", json, others=sorted(self._others), name=name,
+            "config_compare.html", "Compare configs", facts, others=sorted(self._others), name=name,
             folder=str(folder or ""), advice=_compare_advice(self._others), preview=_preview_values(preview),
             problems=_problem_rows(preview.problems if preview is not None else (), {}),
         )  # fmt: skip
@@ -132,13 +134,13 @@ class ConfigViews:
             )
         shown = self._approval.review(server) if ask and self._approval is not None else None
         kept = self._approval.pins(server) if self._approval is not None else None
-        json = {
+        facts = {
             "server": server,
             "reviewed": None if kept is None else {pin.tool: pin.sha256 for pin in kept.pins},
             "now": json_of(shown.review) if shown is not None else None,
         }
         return self._page(
-            "pins.html", f"Pins of {server}", json, 200 if refused is None else 409, here="/catalog",
+            "pins.html", f"Pins of {server}", facts, 200 if refused is None else 409, here="/catalog",
             server=known[server], shown=_review_values(shown) if shown is not None else None, refused=refused,
         )  # fmt: skip
 
@@ -241,4 +243,8 @@ def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[
 
 def _review_values(shown: ShownReview) -> dict[str, Any]:
     values = json_of(shown.review)
+    for tool in values["tools"]:
+        text = tool["definition"] and tool["definition"].get("description")
+        tool["description"] = revealed(text) if isinstance(text, str) else ""
+        tool["whole"] = json.dumps(tool["definition"], indent=1, ensure_ascii=True) if tool["definition"] else ""
     return {**values, "digest": shown.digest, "command": shown.review.command}

@@ -173,7 +173,7 @@ def report_lines(comparison: Comparison) -> list[str]:
     for difference in comparison.server:
         lines += _difference(difference)
     for change in comparison.tools:
-        if change.kind == "unchanged":
+        if change.kind in ("unchanged", "added"):  # what is new is shown whole by who has it
             continue
         lines.append(
             f"  {change.kind:<8} {comparison.name}.{change.tool}" + (f"  {change.detail}" if change.detail else "")
