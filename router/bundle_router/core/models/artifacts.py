@@ -18,7 +18,7 @@ _WHERE_KNOWN: Final = ("claimed_type", "name", "width", "height", "duration_s")
 class Artifact:
     """A stored artifact. `uri` is `artifact:sha256:<hex>`; `mime_type` is sniffed; pixels and seconds where cheap.
 
-    `claimed_type` and `name` are the tool's words. `role` is what it was in a result (empty: it was in none).
+    `claimed_type` and `name` are the tool's words. `role` in a result: `media`, `embedded`, `full_result`, `program`.
     """
 
     uri: str
