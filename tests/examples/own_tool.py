@@ -1,7 +1,5 @@
 """A tool of your own, routed, called and recorded: `python tests/examples/own_tool.py`, with the rows in `config`."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

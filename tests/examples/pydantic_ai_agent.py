@@ -1,7 +1,5 @@
 """A tool of your own in a pydantic-ai agent: `python tests/examples/pydantic_ai_agent.py`, with `config`."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -10,8 +8,6 @@ from bundle_router.ext.pydantic_ai import RoutedToolset
 from bundle_router.tool import LocalServer
 from pydantic_ai import Agent
 from pydantic_ai.models import Model
-
-STEP = Step(run_id="r-1", workflow="support", role="triager", step="look")
 
 
 async def get_ticket(number: int) -> str:
@@ -23,7 +19,8 @@ async def main(folder: Path, model: Model | str = "openai:gpt-5-mini") -> str:
     tickets = LocalServer([get_ticket], "Read the tickets of the tracker.")
     config = Path(__file__).parent / "config"
     async with Router.open(config, runs=folder / "runs", local={"tickets": tickets}) as router:
-        agent = Agent(model, toolsets=[RoutedToolset(router, step=STEP)])
+        step = Step(run_id="r-1", workflow="support", role="triager", step="look")
+        agent = Agent(model, toolsets=[RoutedToolset(router, step=step)])
         return (await agent.run("what is ticket 7?")).output
 
 

@@ -1,7 +1,5 @@
 """A tool of your own in a Temporal workflow, with the rows in `config`; `temporal server start-dev` has to run."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -90,7 +90,12 @@ def test_a_temporal_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert called(tmp_path) == [("get_ticket", "ok")]
 
 
-@pytest.mark.parametrize("name", ["pydantic_ai_agent", "langchain_agent", "openai_agent", "temporal_workflow"])
-def test_an_example_has_fewer_than_thirty_lines_of_code(name: str) -> None:
+WHOLE = {"own_tool": 30, "pydantic_ai_agent": 30, "langchain_agent": 30, "openai_agent": 30, "temporal_workflow": 41}
+"""Lines that an example has fewer of, with those that are empty."""
+
+
+@pytest.mark.parametrize(("name", "bound"), WHOLE.items())
+def test_an_example_has_few_lines(name: str, bound: int) -> None:
     lines = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines[1:] if line.strip() and not line.startswith("from __future__")]) < 30
+    assert len([line for line in lines if line.strip()]) < 30
+    assert len(lines) < bound
