@@ -25,7 +25,7 @@ _DEFINITIONS: Final = MappingProxyType(
     {
         "search_tools": ("Find tools by words or select:a,b", _object(("query",), query=_TEXT, limit=_NUMBER)),
         "list_tools": ("List bundles or tools", _object((), bundle=_TEXT)),
-        "get_tool_details": ("Its schema", _object(("name",), name=_TEXT)),
+        "get_tool_details": ("Schema", _object(("name",), name=_TEXT)),
         "call_tool": ("Call tools", _object(("name",), name=_TEXT, arguments={"type": "object"})),
         "read_artifact": (
             "Read an artifact",
@@ -38,7 +38,7 @@ _DEFINITIONS: Final = MappingProxyType(
             ),
         ),
         "search_artifact": (
-            "Search one",
+            "Search an artifact",
             _object(
                 ("uri", "pattern"),
                 uri=_HANDLE,
@@ -70,7 +70,7 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
 
 
-_TOKENS: Final = MappingProxyType(dict(zip(_DEFINITIONS, (49, 34, 38, 43, 81, 75, 52), strict=True)))
+_TOKENS: Final = MappingProxyType(dict(zip(_DEFINITIONS, (49, 34, 37, 43, 81, 76, 52), strict=True)))
 """cl100k_base, OpenAI form; a test counts them again."""
 
 
