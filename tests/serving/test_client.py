@@ -220,6 +220,10 @@ if __name__ == "__main__":
         ({"run_id": "r", "gaol": "x"}, ("workflow: Field required", "gaol: Extra inputs", "it takes run_id, workflow")),
         ({"constraints": "none"}, ("constraints: Input should be a valid tuple",)),
         ({"policy": {"alow": []}}, ("policy.alow: Extra inputs",)),
+        (
+            {"fixed_list": 0, "max_tools": "5"},
+            ("fixed_list: Input should be a valid boolean", "max_tools: Input should"),
+        ),
     ],
 )
 def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(values: dict[str, Any], said: tuple[str, ...]) -> None:

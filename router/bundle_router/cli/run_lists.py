@@ -126,8 +126,7 @@ def list_runs(arguments: argparse.Namespace) -> int:
         page = index.runs(query, facets=arguments.json)
         sources: Sequence[Tally] = [] if arguments.json else index.stats(query).tables.get("decisions by source", [])
     if arguments.json:
-        facets = [{"facet": f, "values": [asdict(v) for v in values]} for f, values in page.facets.items()]
-        print_json({"total": page.total, "runs": [run.to_json() for run in page.runs], "facets": facets})
+        print_json(page.to_json())
     elif not page.runs:
         say("no run is like that" if query != RunQuery() else f"no runs in {arguments.store or arguments.runs}")
     else:
@@ -175,10 +174,7 @@ def show_stats(arguments: argparse.Namespace) -> int:
     with index_of(arguments) as index:
         found = index.stats(query_of(arguments))
     if arguments.json:
-        days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
-        tables = [{"table": name, "rows": [asdict(row) for row in rows]} for name, rows in found.tables.items()]
-        names = ("runs", "decisions", "calls", "tokens", "all_tokens", "cost_usd")
-        print_json({**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables})
+        print_json(found.to_json())
         return 0
     heading(f"{found.runs:,} runs, {found.decisions:,} decisions, {found.calls:,} calls")
     share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been" if found.all_tokens else ""

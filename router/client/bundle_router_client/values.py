@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from bundle_router_client.errors import InvalidStep
 
@@ -60,16 +60,16 @@ class Step(Sent):
     policy: StepPolicy | None = None
     principal: str = ""
     parent_run_id: str | None = None
-    inherit: bool = True
-    max_bundles: int | None = None
-    max_tools: int | None = None
-    max_tokens: int | None = None
+    inherit: StrictBool = True
+    max_bundles: StrictInt | None = None
+    max_tools: StrictInt | None = None
+    max_tokens: StrictInt | None = None
     labels: Mapping[str, str] = Field(default_factory=dict)
     workspace: str | None = None
     key: str = ""
     branch: str = ""
     parent_decision_id: str | None = None
-    fixed_list: bool = False
+    fixed_list: StrictBool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return this as JSON values, without what is left as it would be anyway: an older service may not know it."""

@@ -135,6 +135,11 @@ class RunPage:
     total: int
     facets: Mapping[Facet, tuple[FacetCount, ...]] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        facets = {facet: [asdict(value) for value in values] for facet, values in self.facets.items()}
+        return {"total": self.total, "runs": [run.to_json() for run in self.runs], "facets": facets}
+
 
 @dataclass(frozen=True, slots=True)
 class TextHit:
@@ -186,6 +191,11 @@ class Stats:
     by_day: tuple[tuple[str, int, int, int], ...]
     """Day (UTC), decisions, tokens shown, tokens of everything."""
     tables: Mapping[str, tuple[Tally, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as JSON values."""
+        names = ("day", "decisions", "tokens", "all_tokens")
+        return {**asdict(self), "by_day": [dict(zip(names, row, strict=True)) for row in self.by_day]}
 
 
 @dataclass(frozen=True, slots=True)

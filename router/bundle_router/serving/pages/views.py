@@ -76,14 +76,12 @@ class PageViews:
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
-        longest = max((run.took_ms for run in page.runs), default=0.0)
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
         return self._page(
             "runs.html", "Runs", "/runs",
-            {"total": page.total, "runs": [run.to_json() for run in page.runs],
-             "facets": {f: [asdict(v) for v in values] for f, values in page.facets.items()}},
-            query=asked, runs=page.runs, total=page.total, facets=facets, marks=page.facets.get("mark", ()),
-            kept=kept, chosen=set(asked.facets), page=asked.offset // asked.limit + 1, longest=longest,
+            page.to_json(), query=asked, runs=page.runs, total=page.total, facets=facets,
+            marks=page.facets.get("mark", ()),
+            kept=kept, chosen=set(asked.facets), page=asked.offset // asked.limit + 1,
             pages=max(1, -(-page.total // asked.limit)), sorts=SORTS,
             newest=page.runs[0].run_id if page.runs and asked.sort == "started" and not asked.ascending else "",
         )  # fmt: skip
@@ -116,13 +114,9 @@ class PageViews:
         """Return what the runs come to, as pictures and tables."""
         asked = replace(run_query(query), offset=0)
         found = self._reader.index.stats(asked)
-        days = [dict(zip(("day", "decisions", "tokens", "all_tokens"), row, strict=True)) for row in found.by_day]
-        tables = {name: [asdict(row) for row in rows] for name, rows in found.tables.items()}
-        names = ("runs", "decisions", "calls", "tokens", "all_tokens", "cost_usd")
         return self._page(
             "overview.html", "Overview", "/",
-            {**{name: getattr(found, name) for name in names}, "by_day": days, "tables": tables},
-            stats=found, tokens=charts.tokens_over_days(found.by_day), sources=SOURCES,
+            found.to_json(), stats=found, tokens=charts.tokens_over_days(found.by_day), sources=SOURCES,
             mix=charts.sources_over_days([(row.name, row.count) for row in found.tables["source × day"]], SOURCES),
             kept=kept_query(query, (*FACETS, "q", "since", "until")),
         )  # fmt: skip
