@@ -90,7 +90,7 @@ class ResultReuse:
                 own = self._under_way[key] = _CallUnderWay(place_of(catalog, asked.tool), Future())
         if kept is None and leader is None:
             return await self._lead(own, key, reuse, call_id, work)
-        if kept is None and leader is not None:
+        if leader is not None:
             # Shielded, as one who goes away must not take the answer from the others.
             kept = await asyncio.shield(asyncio.wrap_future(leader.done))
         return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()

@@ -93,7 +93,7 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
     """Return how results of the tool may be used again; None where they may not."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
-    if server is None or not server.reuse or server.trust != "trusted" or tool not in catalog.cards:
+    if server is None or server.trust != "trusted" or tool not in catalog.cards:
         return None
     row = next((row for row in server.reuse if any(matches(pattern, short) for pattern in row.tools)), None)
     return row if row is not None and row.ttl_s > 0 and is_read_only(catalog, tool) else None
