@@ -93,7 +93,7 @@ AREAS: Final = {
         ("tests/core", "tests/exposure/test_history.py", "tests/exposure/test_metatools.py"),
     ),
     "chain": Area(
-        ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py", "core/records/header.py"),
+        ("core/records/chain.py", "core/records/heads.py", "core/records/receipt.py"),
         ("tests/runlog/test_chain.py", "tests/runlog/test_kept_heads.py", "tests/runlog/test_receipts.py",
          "tests/runlog/test_torn_ends.py", "tests/runlog/test_recorded_runs.py", "tests/runlog/test_headers.py",
          "tests/runlog/test_clean_records.py", "tests/core/test_records.py"),
@@ -104,6 +104,10 @@ AREAS: Final = {
          "tests/mcp/test_json_schema.py"),
     ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
+    "reuse": Area(
+        ("core/tools/reusable_results.py", "engine/reuse.py"),
+        ("tests/results/test_reusable_results.py", "tests/results/test_reuse.py"),
+    ),
 }  # fmt: skip
 
 

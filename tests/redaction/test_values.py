@@ -236,6 +236,19 @@ def test_a_text_that_was_clean_before_is_looked_at_again_once_its_value_is_a_sec
     assert redactor.redact_many(texts) == ["run r-1", "[redacted:token:a_server]"]
 
 
+def test_a_bounded_number_of_short_texts_is_remembered_as_clean() -> None:
+    redactor = SecretRedactor()
+    short, long = "word " * (redaction.MAX_CLEAN_CHARACTERS // 5), "word " * redaction.MAX_CLEAN_CHARACTERS
+    exact = short.ljust(redaction.MAX_CLEAN_CHARACTERS, ".")
+    for texts, remembered in (
+        ([exact, exact + ".", long], 1),
+        ([f"text {n}" for n in range(1_023)], 1_024),
+        (["a"], 1),
+    ):
+        assert redactor.redact_many(texts) is texts
+        assert len(redactor._clean) == remembered  # seen nowhere else
+
+
 def test_a_given_value_that_is_kept_too_stays_named_after_its_variable() -> None:
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
     redactor.keep("again", "correct horse")
