@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -595,6 +596,18 @@ def test_a_diff_shows_what_was_copied_whatever_is_swapped_for_a_link_meanwhile(
     assert "+mine too\n" in shown
     assert "SECRET" not in shown
     assert ".netrc" not in shown
+
+
+def test_what_a_killed_router_left_of_a_repository_is_deleted_by_the_next_call(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "bundle-router-git-killed"
+    (left / "tree").mkdir(parents=True)
+    (left / "tree" / "a.txt").write_text("a copy\n")
+    os.utime(left, (0, 0))
+    assert "none" in call("git_diff", repo)
+    assert list(tmp_path.glob("bundle-router-git-*")) == []
 
 
 def test_a_tracked_file_of_credentials_is_left_out_of_a_diff_of_the_working_tree(repo: Path) -> None:

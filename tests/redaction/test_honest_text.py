@@ -30,6 +30,7 @@ HONEST = [
     "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     "GITHUB_TOKEN=$GITHUB_TOKEN make && echo ${API_KEY}",
     "the default login page asks for a password twice; the machine learning model is sk-learn",
+    "docker login --password-stdin < file; redis-cli -h cache -p 6379; sshpass -p $PASSWORD ssh db",
     "mysql -h db -u root -p app && mysqldump --port 3306; curl -b cookies.txt https://example.com",
     "document.cookie is empty; ya29 and 1//0 are prefixes, gsk_ and xai- too; ratio 12345678:AA",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",

@@ -19,7 +19,7 @@ from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import FACILITIES, Place, SandboxPlan
 from bundle_router.tools.workspace import confine
 from bundle_router.tools.workspace.binary import opened
-from bundle_router.tools.workspace.execution import ExecArguments, execute, private_folder
+from bundle_router.tools.workspace.execution import ExecArguments, execute, program_folder
 from bundle_router.tools.workspace.process import ProcessExit
 from bundle_router.tools.workspace.process import run as run_plan
 from bundle_router.tools.workspace.writing import WriteFileArguments, write_file
@@ -206,10 +206,10 @@ def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_ot
         (folder / "tmp" / "large").write_bytes(b"0" * 1000)
     (tmp_path / "bundle-router-exec-link").symlink_to(other)
     (killed / "tmp").chmod(0o500)
-    with private_folder() as in_use:
+    with program_folder() as in_use:
         for folder in (killed, other, Path(in_use)):
             os.utime(folder, (0, 0))
-        with private_folder() as next_one:
+        with program_folder() as next_one:
             assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
                 [Path(in_use).name, Path(next_one).name, fresh.name, "bundle-router-exec-link", "mine"]
             )
@@ -224,7 +224,7 @@ def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_ot
 def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]:
     """A plan as `exec` makes it, for a program in a folder that may be swapped before it is started."""
     rule = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",)),))
-    with Root(str(folder)) as root, opened(rule, workspace=str(folder)) as binary, private_folder() as private:
+    with Root(str(folder)) as root, opened(rule, workspace=str(folder)) as binary, program_folder() as private:
         yield replace(
             SandboxPlan(
                 argv=(binary.path, "-c", source),

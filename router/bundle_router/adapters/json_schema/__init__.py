@@ -31,7 +31,6 @@ from bundle_router.errors import ToolFailure
 
 WAIT_S: Final = 2.0
 """How long a check may take with its waiting for others."""
-TURN_S: Final = 0.05
 KEPT: Final = 512
 
 
@@ -81,7 +80,7 @@ def _turns_of(loop: asyncio.AbstractEventLoop, until: float) -> Callable[[], Non
         turn = threading.Event()
         with contextlib.suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(turn.set)
-            turn.wait(TURN_S)
+            turn.wait(0.05)
         if time.monotonic() > until:
             raise Unchecked("too slow")
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from typing import Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.private_folders import private_folder
 from bundle_router.tools.repo.children import Child, Command, find_binary, output_of
 from bundle_router.tools.repo.confinement import Root, read_up_to
 from bundle_router.tools.repo.gitrefs import collect_refs, parse_head
@@ -107,10 +107,11 @@ class GitView:
 
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
         """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
+        nothing = dict.fromkeys(("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), f"{self.folder}/nothing")
         command = Command(
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
             cwd=self.tree or self.root.place,
-            env=self._environment(),
+            env=_ENVIRONMENT | nothing | {"GIT_DIR": self.folder},
             readable=(self.root.fd, self.folder),
             inherited=(self.root.fd,),
             confined=self.confined,
@@ -119,14 +120,6 @@ class GitView:
         if not cut and child.code != 0:
             raise _git_failure(child)
         return out, cut, child
-
-    def _environment(self) -> dict[str, str]:
-        nothing = f"{self.folder}/nothing"
-        return (
-            _ENVIRONMENT
-            | dict.fromkeys(("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), nothing)
-            | {"GIT_DIR": self.folder}
-        )
 
 
 @contextmanager
@@ -137,7 +130,7 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
     own, common = _locate(root)
     _check_objects(root, common)
-    with tempfile.TemporaryDirectory(prefix="bundle-router-git-") as folder:
+    with private_folder("bundle-router-git-") as folder:
         view = GitView(binary, folder, root, context, confined)
         _write_view(root, own, common, Path(folder))
         _carry_config(root, common, view)
@@ -307,7 +300,8 @@ def _carry_config(root: Root, common: str, view: GitView) -> None:
         raise _refused_failure("its config file can't be parsed") from failure
     finally:
         copy.unlink()
-    settings = dict(_setting(item) for item in listed.decode("utf-8", "replace").split("\0") if item)
+    items = (item.partition("\n") for item in listed.decode("utf-8", "replace").split("\0") if item)
+    settings = {key: value or "true" for key, _, value in items}
     if settings.get("extensions.refstorage", "files") != "files":
         raise _refused_failure("it keeps its refs in a form other than files")
     lines = [_line(key, value) for key, value in settings.items() if value.lower() in _CARRIED.get(key, ())]
@@ -315,11 +309,6 @@ def _carry_config(root: Root, common: str, view: GitView) -> None:
         lines.append(_line("core.repositoryformatversion", "1"))
     with (Path(view.folder) / "config").open("a", encoding="utf-8") as config:
         config.writelines(lines)
-
-
-def _setting(item: str) -> tuple[str, str]:
-    key, _, value = item.partition("\n")
-    return key, value or "true"
 
 
 def _line(key: str, value: str) -> str:

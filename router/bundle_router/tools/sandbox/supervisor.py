@@ -30,8 +30,6 @@ from bundle_router.tools.sandbox.tree import SHARED_MEMORY, PathSwapped
 
 _KILL_FOR_S: Final = 5.0
 _POLL_S: Final = 0.02
-NICE: Final = 10
-"""Whoever watches the program has to come to it, however many processes it is."""
 
 
 class Supervisor:
@@ -110,7 +108,6 @@ class Supervisor:
             signal.set_wakeup_fd(-1)
             linux.die_with_parent()
             os.setsid()
-            os.nice(NICE)
             self._give_up_powers()
             target.become(self._plan)
         except OSError as error:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +16,7 @@ from pydantic import Field
 
 from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.private_folders import private_folder
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.children import find_binary
 from bundle_router.tools.repo.confinement import Root, workspace
@@ -33,58 +30,14 @@ from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_
 from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
-_PREFIX: Final = "bundle-router-exec-"
-_ABANDONED_S: Final = 600.0
-
 
 @contextmanager
-def private_folder() -> Iterator[str]:
-    """Give a fresh folder (mode 0700) with `home`, `tmp` and `var-tmp` in it. Its real path, without symlinks.
-
-    It is locked while it is used, so that those of routers that were killed are known, and deleted first.
-    """
-    _delete_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # a file system without locks: there nothing is taken for abandoned either
-            fcntl.flock(lock, fcntl.LOCK_EX)
+def program_folder() -> Iterator[str]:
+    """Give a private folder with `home`, `tmp` and `var-tmp` in it."""
+    with private_folder("bundle-router-exec-") as folder:
         for name in ("home", "tmp", "var-tmp"):
-            (folder / name).mkdir()
-        yield str(folder)
-    finally:
-        _delete(folder)
-        os.close(lock)
-
-
-def _delete_abandoned(parent: Path) -> None:
-    """Delete the private folders whose router is gone. One that was just made may not be locked yet: it stays."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # others delete them too, and some are another user's
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                about = os.fstat(lock)
-                if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _delete(folder)
-            finally:
-                os.close(lock)
-
-
-def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        _make_removable(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_removable(folder: Path) -> None:
-    """Give back the permissions that a program took from its folders. Nothing of it runs now, so nothing moves."""
-    folder.chmod(0o700)
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            if not (path := Path(parent, name)).is_symlink():
-                path.chmod(0o700)
+            Path(folder, name).mkdir()
+        yield folder
 
 
 MAX_STDIN: Final = 1 << 20
@@ -125,7 +78,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         workspace(context) as root,
         _folder(root, arguments.cwd) as cwd_fd,
         opened(rule, workspace=root.top) as binary,
-        private_folder() as private,
+        program_folder() as private,
         control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
         _opened_groups(groups) as cgroups,
     ):
