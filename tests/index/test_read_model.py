@@ -318,7 +318,30 @@ def test_a_long_look_is_taken_beside_and_what_is_there_is_read_meanwhile(
     assert index.runs(RunQuery()).total == 2
     go_on.set()
     index.close()
-    assert not [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == index.refresh]
+    assert not [thread for thread in threading.enumerate() if thread.name == "index-look"]
+
+
+def test_the_first_look_at_many_runs_is_not_waited_for_and_says_how_far_it_is(
+    runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.adapters.index.run_index.FIRST_S", 0.0)
+    monkeypatch.setattr("bundle_router.adapters.index.filling.RUNS_AT_ONCE", 1)
+    told, go_on = threading.Event(), threading.Event()
+
+    def report(done: int, of: int) -> None:
+        told.set()
+        assert go_on.wait(30)
+
+    index = RunIndex(runs, "sqlite://", report, look_s=0)
+    index.refresh()
+    assert told.wait(30)
+    index.refresh()
+    assert index.stale == "1 of 3 runs have been read so far"
+    assert index.runs(RunQuery()).total == 1
+    go_on.set()
+    index.refresh(now=True)
+    assert (index.stale, index.runs(RunQuery()).total) == ("", 3)
+    index.close()
 
 
 def test_an_index_that_nobody_may_keep_is_the_same_for_every_thread(runs: RecordedRuns) -> None:

@@ -218,26 +218,14 @@ class RunReader:
 
     # --- the config in force -----------------------------------------------------------------------------------------
 
-    def catalog(self) -> Catalog | None:
-        """Return the config in force; None where it is invalid (`problems` says how)."""
+    def in_force(self) -> tuple[Catalog | None, list[str]]:
+        """Return the config in force; or None and what is wrong with it, one line each."""
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
-            return load_catalog(self._config, local=self._local)
-        except (ConfigError, RequestError):
-            return None
-
-    def problems(self) -> list[str]:
-        """Return what is wrong with the config in force, one line each."""
-        from bundle_router.wiring.catalogs import load_catalog
-
-        try:
-            load_catalog(self._config, local=self._local)
-        except ConfigError as error:
-            return str(error).splitlines()
-        except RequestError as error:
-            return [error.message]
-        return []
+            return load_catalog(self._config, local=self._local), []
+        except (ConfigError, RequestError) as error:
+            return None, str(error).splitlines() if isinstance(error, ConfigError) else [error.message]
 
     def pins(self, server: str) -> Any:
         """Return what was reviewed of a server; None where nothing was. Raises CorruptPins."""

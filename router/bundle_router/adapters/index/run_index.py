@@ -38,7 +38,7 @@ from bundle_router.core.records.read_model import (
 )
 from bundle_router.core.records.tables import COLUMNS, Table
 from bundle_router.core.tools.artifact_handles import PREFIX as HANDLE
-from bundle_router.errors import StorageError, UnknownRun
+from bundle_router.errors import RequestError, StorageError, UnknownRun
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -49,6 +49,8 @@ VALUES_SHOWN: Final = 12
 """Values of one facet that are counted out."""
 LOOK_S: Final = 2.0
 """A refresh is not made again before this has passed."""
+FIRST_S: Final = 5.0
+"""So long the first look is waited for."""
 LONG_S: Final = 0.25
 """A look that took longer than this is not waited for the next time."""
 _SORTS: Final[Mapping[Sort, str]] = {
@@ -87,9 +89,10 @@ class RunIndex:
         self._looked = -look_s
         self._look_s = look_s
         self._report = report
-        self._took = 0.0
+        self._took: float | None = None
         self._beside: threading.Thread | None = None
-        self._rows_read = 0
+        self.rows_read = 0
+        """Rows that queries have given back so far."""
         self.stale = ""
         """Why the index could not be brought up to date the last time, if so."""
 
@@ -107,33 +110,44 @@ class RunIndex:
                 self._opened = open_engine(self._url)
             return self._opened
 
-    @property
-    def rows_read(self) -> int:
-        """Rows that queries have given back so far."""
-        return self._rows_read
-
     def refresh(self, *, now: bool = False) -> RefreshResult | None:
         """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is.
 
-        Where looking takes long, for there are many runs, it is done beside, and what is there is read meanwhile.
+        Where looking takes long, for there are many runs, it is done beside, and what is there is read meanwhile; so is
+        the first look, which may have to read every run, once it took `FIRST_S`.
         """
-        if not now and self._took > LONG_S:
-            if time.monotonic() - self._looked >= self._look_s + self._took and not self._lock.locked():
-                self._beside = threading.Thread(target=self.refresh, kwargs={"now": True}, daemon=True)
+        if not now and ((first := self._took is None) or self._took > LONG_S):
+            if time.monotonic() - self._looked >= self._look_s + (self._took or 0.0) and not self._lock.locked():
+                self._beside = threading.Thread(target=self._look, name="index-look", daemon=True)
                 self._beside.start()
+            if first and self._beside is not None:
+                self._beside.join(FIRST_S)
             return None
         with self._lock:
             at = time.monotonic()
             if not now and at - self._looked < self._look_s:
                 return None
             try:
-                found = refresh(self._archive, self._engine, self._report)
+                found = refresh(self._archive, self._engine, self._tell)
                 self.stale = ""
             except StorageError as error:
                 found, self.stale = None, error.message
             self._looked = time.monotonic()
             self._took = self._looked - at
             return found
+
+    def _look(self) -> None:
+        try:
+            self.refresh(now=True)
+        except RequestError as error:
+            self.stale = error.message
+
+    def _tell(self, done: int, of: int) -> None:
+        """Say how far a look is: the first one to whoever reads meanwhile, too."""
+        if self._took is None and done < of:
+            self.stale = f"{done:,} of {of:,} runs have been read so far"
+        if self._report is not None:
+            self._report(done, of)
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
@@ -144,7 +158,7 @@ class RunIndex:
         from sqlmodel import text
 
         found = [dict(row) for row in connection.execute(text(query), bound).mappings()]
-        self._rows_read += len(found)
+        self.rows_read += len(found)
         return found
 
     # --- runs --------------------------------------------------------------------------------------------------------

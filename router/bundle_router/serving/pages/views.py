@@ -255,7 +255,7 @@ class PageViews:
 
     def matrix(self) -> PageContent:
         """Role × bundle: what may be seen, what was seen, what was called."""
-        catalog = self._reader.catalog()
+        catalog, problems = self._reader.in_force()
         seen = {
             tuple(row.name.split("\n", 1)): row for row in self._reader.index.stats(RunQuery()).tables["role × bundle"]
         }
@@ -278,11 +278,11 @@ class PageViews:
             for (role, bundle), (at, tally, code) in cells.items()
         ]  # fmt: skip
         return self._page("matrix.html", "Matrix", "/matrix", json_, roles=roles, bundles=bundles, cells=cells,
-                          effects=effects, problems=self._reader.problems())  # fmt: skip
+                          effects=effects, problems=problems)  # fmt: skip
 
     def catalog(self) -> PageContent:
         """Return servers, bundles and tools of the config in force."""
-        catalog = self._reader.catalog()
+        catalog, problems = self._reader.in_force()
         used = {row.name: row for row in self._reader.index.stats(RunQuery()).tables["calls by bundle"]}
         bundles = [] if catalog is None else [
             (bundle, sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards), used.get(bundle.id))
@@ -298,11 +298,11 @@ class PageViews:
                          "away": None if away is None else away.get(s.name, "")} for s in servers],
         }  # fmt: skip
         return self._page("catalog.html", "Catalog", "/catalog", json_, catalog=catalog, bundles=bundles,
-                          servers=servers, away=away, problems=self._reader.problems())  # fmt: skip
+                          servers=servers, away=away, problems=problems)  # fmt: skip
 
     def bundle(self, id_: str) -> PageContent:
         """Return one bundle: its tools, tokens, and the rows that name it."""
-        catalog = self._reader.catalog()
+        catalog, _ = self._reader.in_force()
         bundle = catalog.bundle(id_) if catalog is not None else None
         if catalog is None or bundle is None:
             raise RequestError(f"the config in force has no bundle {id_[:200]!r}")
@@ -315,7 +315,7 @@ class PageViews:
 
     def server(self, name: str) -> PageContent:
         """Return one server: what was reviewed of it, and what its bundles take."""
-        catalog = self._reader.catalog()
+        catalog, _ = self._reader.in_force()
         server = catalog.servers.get(name) if catalog is not None else None
         if catalog is None or server is None:
             raise RequestError(f"the config in force has no server {name[:200]!r}")
