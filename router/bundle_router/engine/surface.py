@@ -126,7 +126,7 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
     if facts is state.decided.facts or facts == state.decided.facts:
         return shown
     still = permitted_tools(catalog, facts, state.step, state.bundle_ids)
-    return {tool: bundle for tool, bundle in still.items() if tool in shown}
+    return shown if still == shown else {tool: bundle for tool, bundle in still.items() if tool in shown}
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:

@@ -48,7 +48,7 @@ class Verdicts:
         self._catalog = catalog
         self._static: dict[str, BundleVerdict] = {}
         self._judged: dict[str, tuple[Facts, BundleVerdict]] = {}
-        self._tools: dict[tuple[str, ...], tuple[Facts, dict[str, str]]] = {}
+        self._tools: dict[tuple[tuple[str, ...], int], tuple[Facts, dict[str, str]]] = {}
         self._selectable: tuple[Bundle, ...] | None = None
         self._candidates: dict[object, Candidates] = {}
         self._meter = meter
@@ -72,7 +72,8 @@ class Verdicts:
 
     def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
         """Return the permitted tools of the bundles, each with the first that holds it."""
-        known = self._tools.get(bundle_ids)
+        key = bundle_ids, id(facts)  # a call asks with those of its decision and with those of now, in turn
+        known = self._tools.get(key)
         if known is None or known[0] is not facts:
             tools: dict[str, str] = {}
             for id_ in bundle_ids:
@@ -80,7 +81,7 @@ class Verdicts:
                     tools.setdefault(tool, id_)
             if len(self._tools) >= _MAX_CANDIDATES:
                 self._tools.clear()
-            known = self._tools[bundle_ids] = (facts, tools)
+            known = self._tools[key] = (facts, tools)
         return known[1]
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]) -> Candidates:
