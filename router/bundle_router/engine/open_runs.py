@@ -32,7 +32,7 @@ from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.dataclass import dataclass, replace
+from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 
@@ -92,9 +92,10 @@ class OpenRun:
         self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
         """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
-        records were taken in. `spent`: what the fold says of the record now. The caller holds the lock."""
+        records were taken in. `spent`: of an end, what the step's calls have come to. The caller holds the lock."""
         only_at = self.log.next_seq if compare else None
-        appended = self.log.append("calls", record.to_json(), only_at=only_at, wait_s=wait_s)
+        line = record.to_json() | ({"spent": spent.to_json()} if spent is not None else {})
+        appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
             self.fold.take(record, appended.seq, spent if not appended.news else None)
@@ -106,9 +107,7 @@ class OpenRun:
         pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
-            spent = self.fold.spent_after(record)
-            record = replace(record, spent=spent)
-            compare = left > 0 or record.call_id == place
+            compare, spent = left > 0 or record.call_id == place, self.fold.spent_after(record)
             if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
         raise self.moved_too_often()

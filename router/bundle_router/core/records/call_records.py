@@ -243,18 +243,13 @@ class SubRunOpened:
 
 def _ending_fields(record: Mapping[str, Any]) -> Json:
     """Return what the end of a call and of a request have in common."""
-    spent = record.get("spent")
+    row = record.get("spent")
     return {
         **{name: record[name] for name in _ENDING},
         "artifacts": tuple(Artifact.from_json(row) for row in record.get("artifacts", ())),
         "elapsed_ms": record.get("elapsed_ms", 0.0),
-        "spent": spent_from(spent) if spent else None,
+        "spent": Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0)) if row else None,
     }
-
-
-def spent_from(row: Mapping[str, Any]) -> Totals:
-    """Return what a step's calls had come to, as a record carries it."""
-    return Totals(row["calls"], row["result_bytes"], row["elapsed_ms"], row.get("repeats", 0))
 
 
 CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened
