@@ -163,14 +163,8 @@ class Connection:
             raise self._failure(error, RequestState()) from error
 
     def _why_it_ended(self) -> ServerFault:
-        return (
-            self._why_wire_ended()
-            or self._fault
-            or ServerFault("connection_lost", "the connection to the server ended")
-        )
-
-    def _why_wire_ended(self) -> ServerFault | None:
-        return self._wire.fault if self._wire is not None else None
+        fault = self._wire.fault if self._wire is not None else None
+        return fault or self._fault or ServerFault("connection_lost", "the connection to the server ended")
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +172,7 @@ class Connection:
     def alive(self) -> bool:
         return (
             self._session is not None
-            and self._why_wire_ended() is None
+            and (self._wire is None or self._wire.fault is None)
             and self._owner is not None
             and not self._owner.done()
             and not self._session.dispatcher.closed

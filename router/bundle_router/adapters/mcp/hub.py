@@ -280,7 +280,7 @@ class Hub:
         structured = raw.get("structuredContent")
         if declared is None or raw.get("isError") is True:
             return
-        if structured is None or not isinstance(structured, Mapping):
+        if not isinstance(structured, dict | Mapping):
             self._diagnostics.event(
                 "info", "result.unexpected", server=server.name, tool=tool, wrong="nothing structured"
             )

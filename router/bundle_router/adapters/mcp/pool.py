@@ -51,11 +51,11 @@ class SessionPool:
         """Return a live connection, until `release`. `deadline` is on the loop's clock. Raises ServerFault."""
         if self._closed:
             raise ServerFault("closed", CLOSED)
-        self.reap()
         for _ in range(_TRIES):
             key = self._key(server, scope)
             held, new = self._leases.acquire(key, self._clock.monotonic_ns())
             if new:
+                self.reap()
                 work = asyncio.get_running_loop().create_task(self._open(server, scope, held))
                 work.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._opening[held.number] = work

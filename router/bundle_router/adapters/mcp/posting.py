@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE, dumped, no_number, parse_finite
+from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dumped, encode_small, parse_finite
 from bundle_router.core.tools.transport.lines import cut_deep
 
 INVALID_REQUEST: Final = -32600
@@ -67,7 +67,8 @@ class ModernPosts:
     ) -> None:
         self._pool = pool
         self._first = b"POST " + target + b" HTTP/1.1\r\nhost: " + host + b"\r\n"
-        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._fixed = _STATIC | {name.lower(): value for name, value in headers.items()}
+        self._first += b"".join(map(_header_line, self._fixed.items()))
         self._max_bytes = max_bytes
         self._given_session = given_session
         self._under_way: set[_Answer] = set()
@@ -79,7 +80,7 @@ class ModernPosts:
         """As `RequestCarrier.request`."""
         number, self.number = self.number, self.number + 1
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        body = encode_small(message).encode("utf-8", "replace")
         answer = _Answer(number, self._max_bytes, on_change)
         self._under_way.add(answer)
         try:
@@ -95,11 +96,16 @@ class ModernPosts:
             answer.end(ServerFault("closed", "the connection was closed during the call", sent=True))
 
     def _head(self, headers: Mapping[str, str], length: int) -> bytes:
-        named = {name.lower(): value for name, value in headers.items()}
-        lines = [f"{name}: {value}" for name, value in {**_STATIC, **named, **self._headers}.items()]
-        if not all(map(_HEADER.fullmatch, lines)):
-            raise ServerFault("protocol_error", "an argument or name can't be sent in a header")
-        return self._first + "\r\n".join((*lines, f"content-length: {length}\r\n\r\n")).encode("ascii")
+        named = b"".join([_header_line(pair) for pair in headers.items() if pair[0].lower() not in self._fixed])
+        return b"%b%bcontent-length: %d\r\n\r\n" % (self._first, named, length)
+
+
+def _header_line(pair: tuple[str, str]) -> bytes:
+    """Return the line of a header. Raises ServerFault for what can't be one."""
+    line = f"{pair[0]}: {pair[1]}"
+    if not _HEADER.fullmatch(line):
+        raise ServerFault("protocol_error", "an argument or name can't be sent in a header")
+    return line.encode("ascii") + b"\r\n"
 
 
 class _Answer:
@@ -251,7 +257,9 @@ def _without_surrogates(value: Any) -> Any:
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
     """Return the JSON object that the bytes are, or None. Lone surrogates are replaced, and what is nested too deep."""
     try:
-        value = json.loads(body, parse_constant=no_number) if len(body) < LARGE else parse_finite(body.decode("utf-8"))
+        is_small = len(body) < LARGE
+        text = body.decode(json.detect_encoding(body), "surrogatepass") if is_small else body.decode("utf-8")
+        value = (decode_small if is_small else parse_finite)(text)
         if b"\\ud" in body or b"\\uD" in body:
             value = _without_surrogates(value)
     except RecursionError:

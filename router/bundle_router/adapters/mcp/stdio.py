@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +25,7 @@ from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFaul
 from bundle_router.adapters.mcp.posting import read_object, settled
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.adapters.workers import in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE
+from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 
@@ -71,8 +70,7 @@ class LineRequests:
             del self._waiting[number]
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-        self._process.stdin.write(line.encode("utf-8", "replace") + b"\n")
+        self._process.stdin.write(encode_small(message).encode("utf-8", "replace") + b"\n")
 
     async def take(self, line: bytes) -> bool:
         """Return whether the line was the answer to one of these, perhaps to one that nobody waits for any more."""

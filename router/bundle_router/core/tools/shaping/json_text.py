@@ -21,7 +21,7 @@ _LEVELS: Final = 200
 """Levels down to which a value is taken apart; what is below is one piece."""
 _BATCH: Final = 2_048
 _CONTAINERS: Final = (dict, list, tuple)
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode_small: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `json` makes one each time
 
 
 def parse(text: str) -> Any:
@@ -52,7 +52,7 @@ def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[st
     elif isinstance(value, dict):
         before = "{" + line + " " * indented
         for name, part in value.items():
-            yield before + _ENCODE({name: 0})[1:-2] + " " * indented
+            yield before + encode_small({name: 0})[1:-2] + " " * indented
             yield from pieces(part, level + 1, indented=indented)
             before = "," + line + " " * indented
         yield line + "}"
@@ -78,7 +78,7 @@ def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[st
 def _written(value: Any, line: str) -> str:
     """Return a value in one go: compact, or with the ends of its lines where it stands."""
     if not line:
-        return _ENCODE(value)
+        return encode_small(value)
     try:  # Python's own takes ten times as long where it indents
         text = to_json(value, indent=1, inf_nan_mode="constants").decode()
     except ValueError:  # a lone surrogate
@@ -110,6 +110,7 @@ def no_number(_constant: str) -> None:
     """Return what stands for NaN and the infinities, which are no JSON: null, as in JavaScript."""
 
 
+decode_small: Final = json.JSONDecoder(parse_constant=no_number).decode
 _DECODER: Final = json.JSONDecoder(
     object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=lambda text: float(text)
 )
