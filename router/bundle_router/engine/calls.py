@@ -331,7 +331,7 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     """Carry out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
     try:
         outcome = await _call_and_store(at, call)
-        result = await at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, outcome, wait_s=wait_s))
+        result = await at.on_store(partial(finish_call, at.ports, at.run, call, outcome))
         await at.on_disk()
         return result
     finally:
@@ -349,9 +349,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         kind, code = ended_by(ended)
         nothing = CallOutcome(kind, code, ShapedResult.empty())
         try:
-            await asyncio.shield(
-                at.on_store(lambda wait_s: finish_call(at.ports, at.run, call, nothing, wait_s=wait_s))
-            )
+            await asyncio.shield(at.on_store(partial(finish_call, at.ports, at.run, call, nothing)))
         except RouterError as trouble:  # what ended the call is what its caller has to hear
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)

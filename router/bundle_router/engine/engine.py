@@ -38,7 +38,7 @@ from bundle_router.engine.flow import (
     in_thread,
     on_store,
 )
-from bundle_router.engine.open_runs import FIRST_STEP, OpenRun, RunEnd, RunTable, recorded_decision
+from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.results import (
     AdmittedCall,
     Arguments,
@@ -164,7 +164,7 @@ class Engine:
                 raise _no_decision(run_id)
             if decision_id and decision_id != decided.decision.decision_id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
-            activation = run.fold.activation(branch)
+            activation = run.fold.activation(branch) if reads_on else NOTHING_ACTIVE  # a call asks the fold itself
             next_seq = run.log.next_seq
         limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal

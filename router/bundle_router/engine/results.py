@@ -76,7 +76,7 @@ def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_b
             arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
         except (ValueError, RecursionError) as wrong:
             return _not_json(wrong)
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, dict | Mapping):  # the first is quick to tell
         kind = type(arguments).__name__
         return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
     value = dict(arguments)
@@ -411,7 +411,7 @@ def ended_by(ended: BaseException) -> tuple[Outcome, str]:
 
 
 def finish_call(
-    ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, *, refused: bool = False, wait_s: float
+    ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, wait_s: float, *, refused: bool = False
 ) -> Result:
     """Record the end of a call and return what it came to. The caller holds the run's lock. `refused`: it was not
     made, so that its arguments are kept by their beginning alone. A call without an id is given that of this record:

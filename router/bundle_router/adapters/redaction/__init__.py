@@ -93,7 +93,7 @@ class SecretRedactor:
         clean = self._clean  # taken before the rules: what older ones let pass is noted where nobody looks any more
         unknown = [text for text in texts if text not in clean]
         # Two newlines: they end whatever one text began, and don't look like a fold in base64.
-        if not self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
+        if not unknown or not self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
             if len(clean) >= MAX_CLEAN:
                 clean.clear()
             clean.update((text, None) for text in unknown if len(text) <= MAX_CLEAN_CHARACTERS)

@@ -33,6 +33,7 @@ from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, 
 from bundle_router.dataclass import dataclass, field, replace
 
 DEFAULT_BRANCH: Final = ""
+MANY_EFFECTS: Final = 256  # calls after which an activation is worked out, whether or not it is asked for
 NOT_COUNTED: Final = frozenset(("search_tools", "get_tool_details", "missed"))
 """What a refusal came through (`via`) where it stands for a name that was only asked for."""
 
@@ -151,10 +152,12 @@ class RunFold:
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
         """Keep what a call does to its branch's activation: it is worked out when that is asked for."""
-        address = self._addresses.get(decision_id)
-        branch = self._branches.get(address[0] if address is not None else DEFAULT_BRANCH)
+        branch_name = self.branch_of(decision_id) or DEFAULT_BRANCH
+        branch = self._branches.get(branch_name)
         if branch is not None:
             branch.calls.append(effect)
+            if len(branch.calls) >= MANY_EFFECTS:
+                self.activation(branch_name)
 
     def _count_begin(self, decision_id: str) -> None:
         address = self._addresses.get(decision_id)

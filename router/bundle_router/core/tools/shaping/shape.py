@@ -309,8 +309,8 @@ def _budget_left(value: Any, left: int) -> int:
         left -= _EACH
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, Mapping):
-            left -= sum(len(name) for name in value) if len(value) <= left else left + 1
+        elif isinstance(value, dict | Mapping):  # the first is quick to tell
+            left -= sum(map(len, value)) if len(value) <= left else left + 1
             todo += value.values()
         elif isinstance(value, list | tuple):
             todo += value

@@ -60,7 +60,7 @@ def _repeats_content(structured: Any, content: Any) -> bool:
 
 
 def _blocks(item: Any) -> Iterator[Block]:
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict | Mapping):
         yield Text(f"[a block that is no object: {type(item).__name__}]")
         return
     kind = item.get("type")
