@@ -19,6 +19,8 @@ from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Client
 
+from tests.profiles import rounds
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -333,7 +335,7 @@ def test_a_thousand_calls_with_some_hung_and_half_cancelled_never_mix_up_answers
 
 def test_connecting_cancelling_and_closing_from_many_tasks_leaves_nothing(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        for i in range(30):
+        for i in range(rounds(30)):
             scope = Scope(run_id=f"r-{i}")
             task = asyncio.ensure_future(bench.call(sessions, "echo", text="x", scope=scope))
             await asyncio.sleep(0.002 * (i % 10))
