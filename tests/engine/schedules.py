@@ -17,6 +17,7 @@ What must hold:
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 from collections import defaultdict
@@ -146,7 +147,8 @@ class Schedule:
 
     @staticmethod
     def _close(router: Router, run_id: str) -> None:
-        router.close_run_sync(run_id)
+        with contextlib.suppress(UnknownRun):  # nobody has routed it yet
+            router.close_run_sync(run_id)
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
