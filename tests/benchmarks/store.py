@@ -74,7 +74,7 @@ def measure(url: str, count: int) -> None:
     turns = [stores[0].create("turns", header=HEADER, catalog=CATALOG), stores[1].open("turns")]
     lines = sealed()
     insert = "insert into floor values ('floor', %s, %s)"
-    with stores[0].pool.lent(float("inf")) as connection, tempfile.NamedTemporaryFile() as file:
+    with stores[0].pool.lend(float("inf")) as connection, tempfile.NamedTemporaryFile() as file:
         connection.execute("create table floor (run_id text, seq bigint, line text, primary key (run_id, seq))")
         found = timed(
             {

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from bundle_router.core.tools.admission.cleaning import revealed, skeleton
+from bundle_router.core.tools.admission.cleaning import reveal, skeleton
 from bundle_router.core.tools.exposure.names import RESERVED, exposed_names
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from hypothesis import given
@@ -99,7 +99,7 @@ def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
     ],
 )
 def test_a_letter_of_another_script_is_written_out_where_it_stands_among_latin_ones(text: str, shown: str) -> None:
-    assert revealed(text) == shown
+    assert reveal(text) == shown
 
 
 def test_one_server_may_go_without_its_name_where_its_tools_can_not_be_mistaken() -> None:

@@ -265,7 +265,7 @@ TEXTS = st.lists(
 @given(NAMES, TEXTS, st.lists(st.builds(Neighbour, st.sampled_from("abc"), NAMES, TEXTS), max_size=8))
 def test_many_neighbours_are_looked_at_as_each_alone(name: str, text: str, neighbours: list[Neighbour]) -> None:
     definition = {"name": name, "description": text}
-    met = Neighbourhood(neighbours).seen_beside(definition, "a")
+    met = Neighbourhood(neighbours).findings_beside(definition, "a")
     assert sorted(met) == _said_one_by_one(definition, "a", neighbours)
 
 
@@ -276,9 +276,9 @@ def test_a_definition_costs_the_same_among_few_neighbours_and_many(monkeypatch: 
         looked_at.append(text)
         return text.lower()
 
-    monkeypatch.setattr(neighbours_rules, "folded", folded)
+    monkeypatch.setattr(neighbours_rules, "fold_text", folded)
     there = Neighbourhood(Neighbour(f"s{i % 50}", f"get_thing_{i}", f"Gets the thing {i}.") for i in range(10_000))
     for i in range(100):
         definition = {"name": f"get_thing_{i}", "description": f"Gets thing {i}. Never use get_thing_{i + 1}."}
-        assert ("speaks-of-others", f"s{(i + 1) % 50}.get_thing_{i + 1}") in there.seen_beside(definition, "x")
+        assert ("speaks-of-others", f"s{(i + 1) % 50}.get_thing_{i + 1}") in there.findings_beside(definition, "x")
     assert len(looked_at) <= 100 * 12, "only names that look alike are compared by their words"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.core.config.config_text import ConfigFile
-from bundle_router.core.config.fixes import fixed
+from bundle_router.core.config.fixes import fix_text
 
 from tests.command_line import run
 
@@ -14,7 +14,7 @@ COMMENT = "# mine, and it stays\n"
 
 
 def fix(name: str, text: str) -> str:
-    return fixed(ConfigFile(name, name, text))[0]
+    return fix_text(ConfigFile(name, name, text))[0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.mapping import applies
 from bundle_router.errors import Problem
 from bundle_router.review.lint import check
-from bundle_router.review.lint.reach import shadowed_by
+from bundle_router.review.lint.reach import shadowing_routes
 from bundle_router.review.lint.rules import RULES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -225,11 +225,11 @@ routes = st.lists(st.builds(Route, name=st.just("r"), workflow=fields, role=fiel
 def test_a_route_called_unreachable_never_matches_before_the_one_that_hides_it(
     rows: list[Route], address: tuple[str, str, str]
 ) -> None:
-    for index, earlier in shadowed_by(rows).items():
+    for index, earlier in shadowing_routes(rows).items():
         assert earlier < index
         assert not applies(rows[index], address) or applies(rows[earlier], address)
 
 
 def test_a_repeated_route_is_called_unreachable() -> None:
     row = Route("r", ("feature", "bugfix"), ("a", "b"), ())
-    assert shadowed_by([row, Route("other", ("x",)), row]) == {2: 0}
+    assert shadowing_routes([row, Route("other", ("x",)), row]) == {2: 0}

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from bundle_router.core.decide.activation import CallEffect, apply, ask_for, is_unused_offer, renamed, resumed, touch
+from bundle_router.core.decide.activation import (
+    CallEffect,
+    apply,
+    ask_for,
+    is_unused_offer,
+    rename_bundles,
+    resume_activation,
+    touch,
+)
 from bundle_router.core.models import Activation, AskedTool, Entry, Reason
 
 
@@ -39,18 +47,20 @@ def test_a_tool_that_is_asked_for_has_its_place_for_good_and_its_use_of_now() ->
 def test_a_run_that_is_gone_on_with_has_what_its_calls_made_of_it() -> None:
     tools = [AskedTool("s.one", 1, 1), AskedTool("s.two", 2, 1)]
     before = holding(entry("a", 1, tools=tools), entry("b", 1, place=3))
-    assert resumed(before, [CallEffect("a", "s.two"), CallEffect("b")]) == holding(
+    assert resume_activation(before, [CallEffect("a", "s.two"), CallEffect("b")]) == holding(
         entry("a", 3, tools=[tools[0], AskedTool("s.two", 2, 3)]), entry("b", 1, place=3)
     )
-    assert resumed(before, [CallEffect("a", "s.three")]) == holding(entry("a", 2, tools=tools), entry("b", 1, place=3))
-    assert resumed(before, [CallEffect(joined=(("b", "s.three"),))]) == holding(
+    assert resume_activation(before, [CallEffect("a", "s.three")]) == holding(
+        entry("a", 2, tools=tools), entry("b", 1, place=3)
+    )
+    assert resume_activation(before, [CallEffect(joined=(("b", "s.three"),))]) == holding(
         entry("a", 1, tools=tools), entry("b", 2, place=3, tools=[AskedTool("s.three", 4, 2)])
     )
 
 
 def test_bundles_that_became_one_keep_the_better_origin_the_latest_use_and_the_earliest_place() -> None:
     def together(one: Entry, other: Entry) -> Entry:
-        (merged,) = renamed(holding(one, other), lambda id_: "new").entries
+        (merged,) = rename_bundles(holding(one, other), lambda id_: "new").entries
         return merged
 
     assert together(entry("a"), entry("b", origin="always")).origin == "mapped"

@@ -9,15 +9,15 @@ from bundle_router.core.catalog import CallLimits
 from bundle_router.core.decide.budgets import (
     WINDOW,
     Totals,
-    added,
+    add_call,
     asked_hash,
-    begun,
     bounds_tree,
-    ended,
+    count_end,
+    count_start,
     over_budget,
     over_total,
-    shortened,
-    together,
+    shorten_arguments,
+    sum_totals,
 )
 from bundle_router.core.models.canonical import digest
 from hypothesis import given
@@ -28,7 +28,7 @@ def after(calls: list[tuple[int, int]], spent: Totals | None = None) -> Totals:
     """What was spent after calls of (asked, answered), of 10 bytes and 100 ms each."""
     spent = spent or Totals()
     for asked, answered in calls:
-        spent = ended(begun(spent), asked, answered, 10, 100.0)
+        spent = count_end(count_start(spent), asked, answered, 10, 100.0)
     return spent
 
 
@@ -62,19 +62,19 @@ def test_the_call_that_finds_a_budget_used_up_is_the_first_that_is_refused(
 def test_a_tree_is_bounded_by_any_one_of_its_budgets_and_has_what_its_runs_have_together() -> None:
     bounded = [CallLimits(**{f"{budget}_per_tree": most}) for budget, most, _ in USED_UP]  # type: ignore[arg-type] # a table
     assert [bounds_tree(limits) for limits in (*bounded, CallLimits())] == [True, True, True, False]
-    assert together((Totals(1, 20, 300.0), Totals(4, 50, 600.0))) == Totals(5, 70, 900.0)
+    assert sum_totals((Totals(1, 20, 300.0), Totals(4, 50, 600.0))) == Totals(5, 70, 900.0)
 
 
 def test_each_call_adds_what_it_came_to() -> None:
     spent = after([(1, 1), (2, 2)])
     assert spent == Totals(2, 20, 200.0, 0, ((1, 1), (2, 2)))
-    assert added(spent, 5, 7.0) == Totals(2, 25, 207.0, 0, ((1, 1), (2, 2)))
+    assert add_call(spent, 5, 7.0) == Totals(2, 25, 207.0, 0, ((1, 1), (2, 2)))
 
 
 def test_long_arguments_of_a_refused_call_are_kept_by_their_head_and_digest() -> None:
-    assert shortened("x" * 4_000) == "x" * 4_000
+    assert shorten_arguments("x" * 4_000) == "x" * 4_000
     long = "x" * 4_001
-    assert json.loads(shortened(long)) == {"length": 4_001, "digest": digest(long), "head": "x" * 1_000}
+    assert json.loads(shorten_arguments(long)) == {"length": 4_001, "digest": digest(long), "head": "x" * 1_000}
 
 
 def test_what_is_asked_is_told_apart_by_name_and_arguments() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Policy, Route, Server, Settings
-from bundle_router.core.decide.decide import Question, decide, give_up, settle
+from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.models import (
     Activation,
     Answer,
@@ -34,7 +34,7 @@ def step(**changes: object) -> Step:
 
 def decided(catalog: Catalog, asked: Step, facts: Facts = NOW, before: Activation = Activation()) -> Decision:  # noqa: B008
     taken = decide(catalog, facts, before, asked)
-    return give_up(taken, None) if isinstance(taken, Question) else taken
+    return decide_without_answer(taken, None) if isinstance(taken, Question) else taken
 
 
 def codes(decision: Decision) -> dict[str, str]:
@@ -364,7 +364,7 @@ def test_an_answer_that_names_nothing_leaves_the_mapping_and_a_failure_is_marked
     assert isinstance(taken, Question)
     empty = settle(taken, Answer((), "search", "search"))
     assert (empty.bundle_ids, empty.source, empty.degraded) == (["repo.readonly"], "mapping", False)
-    failed = give_up(taken, "timeout")
+    failed = decide_without_answer(taken, "timeout")
     assert (failed.bundle_ids, failed.source, failed.degraded) == (["repo.readonly"], "mapping", True)
     assert "timeout" in failed.justification
 
@@ -487,7 +487,7 @@ def test_a_decision_says_who_was_heard_and_what_came_of_it(
 ) -> None:
     taken = decide(ASKING, NOW, Activation(), step(step=at))
     if isinstance(taken, Question):
-        taken = settle(taken, answer, failure, search) if answer else give_up(taken, failure, USE, search)
+        taken = settle(taken, answer, failure, search) if answer else decide_without_answer(taken, failure, USE, search)
     assert taken.justification == said
 
 

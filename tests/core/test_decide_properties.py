@@ -20,8 +20,8 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
-from bundle_router.core.decide.decide import Question, decide, give_up, plan_for, settle
-from bundle_router.core.decide.replies import admitted
+from bundle_router.core.decide.decide import Question, decide, decide_without_answer, plan_for, settle
+from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.models import (
     EFFECTS,
     Activation,
@@ -402,7 +402,7 @@ def test_identical_inputs_give_identical_bytes_and_the_record_replays_to_the_sam
     assert encode(outcome_json(first)) == encode(outcome_json(again))
     question = decide(catalog, facts, before, step)
     # As `run.ask` records it: admitted first.
-    asked = replace(admitted(reply), key=question.key) if isinstance(question, Question) else None
+    asked = replace(admit_reply(reply), key=question.key) if isinstance(question, Question) else None
     record = json.loads(encode({
         "seq": 0, "run_id": "r", "principal": step.principal, "step": step_json(step), "facts": facts_json(facts),
         "reply": reply_json(asked), "decision_id": "", "catalog_revision": "", "input_digest": "",
@@ -507,5 +507,5 @@ def test_an_unheard_question_is_not_degraded_but_a_failed_one_is() -> None:
     catalog = small_catalog({"a": ["a.1"], "b": ["b.1"]})
     question = decide(catalog, Facts(), Activation(), Step(run_id="r", workflow="w", role="r", step="s"))
     assert isinstance(question, Question)
-    assert not give_up(question, None).degraded
-    assert give_up(question, "circuit_open").degraded
+    assert not decide_without_answer(question, None).degraded
+    assert decide_without_answer(question, "circuit_open").degraded

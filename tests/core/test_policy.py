@@ -9,7 +9,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
 from bundle_router.core.models import Facts, Grant
-from bundle_router.core.models.patterns import Targets, covers, is_glob, matches, selected
+from bundle_router.core.models.patterns import Targets, covers, is_glob, is_selected, matches
 from bundle_router.testing import small_catalog
 
 AT = ("w", "r", "s")
@@ -122,7 +122,7 @@ def test_a_program_may_call_strangers_where_a_row_says_so_and_none_says_no_for_e
 def test_a_name_is_selected_by_two_lists(
     include: tuple[str, ...] | None, exclude: tuple[str, ...], is_in: bool
 ) -> None:
-    assert selected("ab", include, exclude) is is_in
+    assert is_selected("ab", include, exclude) is is_in
 
 
 def test_globs_are_of_stars_and_question_marks_and_cover_themselves() -> None:

@@ -156,8 +156,8 @@ def test_a_preview_has_the_decisions_it_would_have_changed(editor: ConfigEditor,
     with_runs = ConfigEditor(editor.folder, runs=open_archive(tmp_path / "runs"))
     preview = with_runs.preview(edited(editor, NARROWER))
     assert preview.behaviour is not None
-    (group,) = preview.behaviour.ordered()
-    assert (group.decisions, group.named("lost bundle")) == (3, [("docs.fetch", 3)])
+    (group,) = preview.behaviour.ordered_groups()
+    assert (group.decisions, group.counts_by_name("lost bundle")) == (3, [("docs.fetch", 3)])
     assert not preview.replayed_part
     part = with_runs.preview(edited(editor, NARROWER), max_decisions=2)
     assert part.replayed_part

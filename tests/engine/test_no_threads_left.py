@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
-from bundle_router.adapters.workers import FULL_EVERY, Stage, Workers, in_turn
+from bundle_router.adapters.workers import FULL_EVERY, Stage, Workers, run_in_turn
 from bundle_router.engine.flow import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
@@ -86,9 +86,9 @@ def test_what_is_further_on_comes_first_and_so_do_what_came_first_among_equals()
     done: list[tuple[int, str]] = []
 
     async def main() -> None:
-        first = in_turn("read", gate.wait)
+        first = run_in_turn("read", gate.wait)
         stages: list[Stage] = ["read", "shaped", "read", "taken_apart", "shaped"]
-        rest = [in_turn(stage, partial(done.append, (number, stage))) for number, stage in enumerate(stages)]
+        rest = [run_in_turn(stage, partial(done.append, (number, stage))) for number, stage in enumerate(stages)]
         gate.set()
         await asyncio.gather(first, *rest)
 
@@ -108,7 +108,7 @@ def test_the_interpreter_changes_hands_often_while_a_large_result_is_worked_at_a
     as_soon_as(lambda: sys.getswitchinterval() > 0.001)
 
     async def main() -> float:
-        return await in_turn("read", sys.getswitchinterval)
+        return await run_in_turn("read", sys.getswitchinterval)
 
     assert asyncio.run(main()) <= 0.001
     as_soon_as(lambda: sys.getswitchinterval() > 0.001)
@@ -132,7 +132,7 @@ def test_no_collection_goes_through_all_of_a_large_result_and_the_collector_is_a
         gc.collect()
         counted: int = gc.get_stats()[2]["collections"]
         with contextlib.suppress(ValueError):
-            await in_turn("read", work)
+            await run_in_turn("read", work)
         kept.extend([n] for n in range(10_000))  # it waits for the next stage, and the loop goes on
         counted = int(gc.get_stats()[2]["collections"]) - counted
         kept.clear()
@@ -144,7 +144,7 @@ def test_no_collection_goes_through_all_of_a_large_result_and_the_collector_is_a
 
 def test_after_many_large_results_the_collector_goes_through_everything_though_more_are_waiting() -> None:
     async def main() -> None:
-        await asyncio.gather(*(in_turn("read", lambda: None) for _ in range(FULL_EVERY)))
+        await asyncio.gather(*(run_in_turn("read", lambda: None) for _ in range(FULL_EVERY)))
 
     counted = gc.get_stats()[2]["collections"]
     asyncio.run(main())

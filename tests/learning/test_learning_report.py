@@ -14,7 +14,7 @@ from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.sufficiency import judge, thresholds_version
 from bundle_router.review.learning.calibration import fold_of
-from bundle_router.review.learning.fitting import fit, hold_back
+from bundle_router.review.learning.fitting import fit, split_by_age
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.review.learning.learned_values import NOTHING, LearnedValues
 from bundle_router.review.learning.report import Learning, learn
@@ -58,7 +58,7 @@ def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment:
 
 def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(deployment: Any) -> None:
     steps = label_steps(deployment.past(), deployment.catalogs, deployment.catalog).steps
-    older, newest = hold_back(steps)
+    older, newest = split_by_age(steps)
     assert {s.past.run_id for s in older} & {s.past.run_id for s in newest} == set()
     assert max(s.past.run_id for s in older) < min(s.past.run_id for s in newest)
 

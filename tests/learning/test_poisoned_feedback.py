@@ -18,7 +18,7 @@ from bundle_router.core.models import RecentStep
 from bundle_router.core.search.corpus import texts_of
 from bundle_router.core.search.index import Embedding
 from bundle_router.core.search.meaning import Passage, passage, passages_of
-from bundle_router.core.search.memory import Label, Memory, bounded, learn, make_examples, past_texts
+from bundle_router.core.search.memory import Label, Memory, bound_labels, learn, make_examples, past_texts
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request
@@ -187,7 +187,7 @@ def test_without_the_quotas_the_same_attack_drags(kit: Any, setting: Any) -> Non
             believed += [Label(step.request.text, (TARGET,), f"{step.run_id}-{n}") for n in range(3)]
     everyone = frozenset(catalog.bundles)
     examples, rarity = make_examples(
-        bounded(believed), search.analyzer, lambda label: search.base_scores(Request(label.text), everyone)
+        bound_labels(believed), search.analyzer, lambda label: search.base_scores(Request(label.text), everyone)
     )
     gullible = firsts(setting, held, learn(examples, rarity, trust=0.35))
     wary = firsts(setting, held, fit(kept, search).memory)
@@ -249,7 +249,7 @@ def recalling(learned: Learned, setting: Any, attack: str, share: float, pull: f
     for fold in range(FOLDS):
         _, held = split(setting[1], fold)
         labelled = learned.labels(setting, attack, share, fold)
-        kept = past_texts(bounded([step.label for step in labelled.steps]))
+        kept = past_texts(bound_labels([step.label for step in labelled.steps]))
         recollection = Recollection.of(kept, "gist/1", pull)
         words = replace(learned.memory(setting, attack, share, fold) or Memory(), recollection=None)
         alone += firsts(setting, held, Memory(recollection=recollection))

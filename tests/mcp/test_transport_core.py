@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
-from bundle_router.adapters.mcp.wires import MissingReference, resolved
+from bundle_router.adapters.mcp.wires import MissingReference, resolve_references
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.tools.transport.blocks import blocks_of
@@ -151,26 +151,26 @@ def test_a_servers_own_lifetime_only_shortens(
 def test_a_list_is_fresh_then_stale_and_a_notice_makes_it_stale_at_once() -> None:
     empty = Freshness()
     assert empty.state(0) == "absent"
-    listed = empty.listed(0, 10.0, 0)
+    listed = empty.after_listing(0, 10.0, 0)
     assert (listed.state(10 * S - 1), listed.state(10 * S)) == ("fresh", "stale")
-    assert listed.changed(S).state(S) == "stale"
-    assert empty.changed(S).state(S) == "absent"
+    assert listed.after_change(S).state(S) == "stale"
+    assert empty.after_change(S).state(S) == "absent"
 
 
 def test_a_list_that_was_being_read_when_the_notice_came_is_stale() -> None:
-    reading = Freshness().listed(0, 10.0, 0)
+    reading = Freshness().after_listing(0, 10.0, 0)
     changes_before = reading.changes
-    noticed = reading.changed(S)
-    assert noticed.listed(2 * S, 10.0, changes_before).state(2 * S) == "stale"
-    assert noticed.listed(2 * S, 10.0, noticed.changes).state(2 * S) == "fresh"
+    noticed = reading.after_change(S)
+    assert noticed.after_listing(2 * S, 10.0, changes_before).state(2 * S) == "stale"
+    assert noticed.after_listing(2 * S, 10.0, noticed.changes).state(2 * S) == "fresh"
 
 
 def test_a_refresh_that_failed_is_not_tried_again_at_once() -> None:
-    failed = Freshness().listed(0, 1.0, 0).failed(2 * S)
+    failed = Freshness().after_listing(0, 1.0, 0).failed(2 * S)
     assert failed.state(2 * S) == "stale"
     assert not failed.may_refresh(2 * S + int(RETRY_S * S) - 1)
     assert failed.may_refresh(2 * S + int(RETRY_S * S))
-    assert failed.changed(3 * S).may_refresh(3 * S)
+    assert failed.after_change(3 * S).may_refresh(3 * S)
 
 
 def test_bounds_follow_from_the_limits_of_the_config() -> None:
@@ -295,12 +295,12 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def doom(self, data: st.DataObject) -> None:
         held = self.seen[data.draw(st.sampled_from(sorted(self.seen)))]
-        if held.number not in self.closed and self.leases.doom(held):
+        if held.number not in self.closed and self.leases.retire(held):
             self.close(held)
 
     @rule(key=st.sampled_from("abcde"))
     def doom_key(self, key: str) -> None:
-        for held in self.leases.doom_where(lambda other: other == key):
+        for held in self.leases.retire_where(lambda other: other == key):
             self.close(held)
 
     @precondition(lambda self: self.taken)
@@ -399,7 +399,7 @@ def test_no_page_can_raise_and_what_is_admitted_can_be_called(found: list[dict[s
 
 def test_references_are_replaced_by_values_that_are_set() -> None:
     environ = {"A": "1", "B": "${A}", "EMPTY": ""}
-    assert resolved([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {"x": "Bearer 1", "y": "${A}-1"}
+    assert resolve_references([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {"x": "Bearer 1", "y": "${A}-1"}
     for missing in ("${EMPTY}", "${NOPE}"):
         with pytest.raises(MissingReference):
-            resolved([("x", missing)], environ)
+            resolve_references([("x", missing)], environ)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, ModelSettings, Policy, Server
-from bundle_router.core.decide.asking.picks import MAX_ENUMERATED, picked, shape_for, without_fence
+from bundle_router.core.decide.asking.picks import MAX_ENUMERATED, parse_picks, shape_for, without_fence
 from bundle_router.core.decide.asking.prompt import (
     MAX_EXAMPLES,
     MAX_GOAL,
@@ -101,7 +101,7 @@ def test_an_example_of_the_operators_is_worked_out() -> None:
     text = system_part(bundles, 3).removeprefix(RUBRIC.format(max_picks=3))
     said, answer = text.splitlines()[-2:]
     assert said == 'For a step with the goal "say \\"hi\\"\\u2028" the answer is:'
-    choice_made = picked(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3)
+    choice_made = parse_picks(shape_for(("a", "b")).model_validate_json(answer), ("a", "b"), 3)
     assert choice_made is not None
     assert choice_made.ids == ("b",)
 
@@ -204,10 +204,10 @@ def test_shapes_are_shared_and_bounded() -> None:
     free = shape_for(many)
     assert "enum" not in json.dumps(free.model_json_schema()["$defs"]["Pick"]["properties"]["id"])
     said = free.model_validate_json(choice("bundle.b1", "bundle.zz"))
-    chosen = picked(said, many, 3)
+    chosen = parse_picks(said, many, 3)
     assert chosen is not None
     assert chosen.ids == ("bundle.b1",)
-    assert picked(free.model_validate_json(choice("zz")), many, 3) is None
+    assert parse_picks(free.model_validate_json(choice("zz")), many, 3) is None
     made = {id(shape_for([f"x{i}", "y"])) for i in range(1_000)}
     assert len(made) < 300
 

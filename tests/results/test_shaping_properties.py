@@ -203,7 +203,7 @@ def test_long_json_is_read_and_written_as_short_json_is(value: Any, indent: int 
     assert json_text.parse(text) == value
     assert json_text.parse(text[: len(text) - cut - 1]) is None
     assert json_text.parse(text + "x" * cut) == (None if cut else value)
-    assert json_text.dumped(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    assert json_text.dump(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def calls_of_python(work: Callable[[], Any]) -> int:
@@ -244,7 +244,7 @@ def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shap
     "value", [{"a": "\ud800"}, {"a": float("nan")}, {"a": {}, "b": []}, [1 << 70, -1e300], "é\n", []]
 )
 def test_json_with_indents_is_as_python_writes_it(value: Any) -> None:
-    assert json_text.dumped(value, indented=True) == json.dumps(value, ensure_ascii=False, indent=1)
+    assert json_text.dump(value, indented=True) == json.dumps(value, ensure_ascii=False, indent=1)
 
 
 def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
@@ -252,7 +252,7 @@ def test_a_large_value_is_written_once_and_once_more_for_its_artifact() -> None:
     written: list[bool] = []
 
     def note(frame: Any, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code is json_text.dumped.__code__ and frame.f_locals["value"] is value:
+        if event == "call" and frame.f_code is json_text.dump.__code__ and frame.f_locals["value"] is value:
             written.append(frame.f_locals["indented"])
 
     sys.setprofile(note)

@@ -72,6 +72,6 @@ def sample() -> tuple[Search, list[dict[str, Any]]]:
         members[tool["server"]].append(tool["id"])
     bundles = tuple(BundleText(row["id"], row["description"], (), tuple(members[row["id"]])) for row in rows("servers"))
     texts = tuple(
-        ToolText.of_schema(t["id"], t["server"], t["name"], t["description"], t["inputSchema"]) for t in tools
+        ToolText.from_schema(t["id"], t["server"], t["name"], t["description"], t["inputSchema"]) for t in tools
     )
     return make_search(bundles, texts), rows("queries")

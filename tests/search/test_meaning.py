@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.embeddings import DenseVectors
 from bundle_router.core.search.documents import BundleText, ToolText
-from bundle_router.core.search.meaning import MAX_PASSAGE, fault_in, likeness, passages_of
+from bundle_router.core.search.meaning import MAX_PASSAGE, fault_in, passages_of, similarities
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_what_is_wrong_with_vectors_is_said(vectors: Any, count: int, dimension:
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1.0, 1.0).map(lambda x: round(x, 6)), max_size=8))
 def test_likeness_keeps_the_order_and_stays_within_one(cosines: dict[str, float]) -> None:
-    found = likeness(cosines)
+    found = similarities(cosines)
     assert set(found) == {id_ for id_, cosine in cosines.items() if cosine > 0.0}
     assert all(0.0 <= value <= 1.0 for value in found.values())
     assert not found or max(found.values()) == 1.0

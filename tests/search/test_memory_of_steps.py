@@ -8,7 +8,7 @@ import pytest
 from bundle_router.adapters.bm25 import english_stemmer
 from bundle_router.core.models import RecentStep
 from bundle_router.core.search.fit import TRUSTS, fit_memory
-from bundle_router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bounded, learn, make_examples
+from bundle_router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bound_labels, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import Analyzer
@@ -27,7 +27,7 @@ def nothing(_: Label) -> Mapping[str, float]:
 
 
 def taught(search: Search, labels: list[Label], trust: float = 1.0) -> Memory:
-    kept = bounded(labels)
+    kept = bound_labels(labels)
     examples, rarity = make_examples(kept, ANALYZER, lambda label: search.base_scores(Request(label.text), ALL))
     return learn(examples, rarity, trust=trust)
 
@@ -139,7 +139,7 @@ def test_what_memory_adds_is_limited(labels: list[Label], words: list[str]) -> N
 
 def test_one_run_counts_for_a_bundle_only_so_often() -> None:
     labels = [Label(f"step {n}", ("weather",), "loud") for n in range(500)] + [Label("step x", ("weather",), "quiet")]
-    assert len(bounded(labels)) == PER_RUN + 1
+    assert len(bound_labels(labels)) == PER_RUN + 1
 
 
 def test_a_run_that_calls_one_tool_at_every_step_does_not_drag_its_bundle_into_everything(
@@ -168,8 +168,8 @@ def test_a_run_that_calls_one_tool_at_every_step_does_not_drag_its_bundle_into_e
     def scores(label: Label) -> Mapping[str, float]:
         return base[label.text]
 
-    clean = learn(*make_examples(bounded(honest), ANALYZER, scores), trust=1.0)
-    poisoned = learn(*make_examples(bounded(honest + loud), ANALYZER, scores), trust=1.0)
+    clean = learn(*make_examples(bound_labels(honest), ANALYZER, scores), trust=1.0)
+    poisoned = learn(*make_examples(bound_labels(honest + loud), ANALYZER, scores), trust=1.0)
     assert quality(clean, held) > quality(None, held)
     assert quality(poisoned, held) >= quality(clean, held) - 0.05
     first = [(search.rank_bundles(request(q), permitted, poisoned).scored[0].id, q["servers"]) for q in held]

@@ -75,7 +75,7 @@ def test_a_request_asks_for_what_its_first_word_says(request_text: str, action: 
 def test_words_inside_names_weigh_less(text: str, named: set[str]) -> None:
     scale = Scale(0.5, 0.5, 0.3, 0.2, named=0.1)
     terms = ANALYZER.terms(text)
-    weights = ANALYZER.weigh(terms, scale)
+    weights = ANALYZER.query_weights(terms, scale)
     assert terms.named == named
     assert all(weights[stem] <= 0.1 for stem in named)
 
@@ -134,7 +134,7 @@ def test_what_is_quoted_is_content_and_not_the_wish(text: str, outside: str, ins
 
 def test_words_every_request_uses_weigh_less_and_synonyms_least() -> None:
     scale = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.2)
-    weights = ANALYZER.weigh(ANALYZER.terms("find apartments"), scale)
+    weights = ANALYZER.query_weights(ANALYZER.terms("find apartments"), scale)
     assert weights["apart"] == 1.0
     assert weights["find"] == 0.5
     assert weights["rent"] == pytest.approx(0.35)

@@ -207,10 +207,10 @@ def test_only_the_last_goals_are_kept() -> None:
     rig = ready(Rig(catalog()))
     before = len(rig.embedder.seen)
     for number in range(KEPT_GOALS + 1):
-        rig.meanings.understand(rig.catalog, f"docs {number}")
-    rig.meanings.understand(rig.catalog, f"docs {KEPT_GOALS}")
+        rig.meanings.vector_of(rig.catalog, f"docs {number}")
+    rig.meanings.vector_of(rig.catalog, f"docs {KEPT_GOALS}")
     assert len(rig.embedder.seen) == before + KEPT_GOALS + 1
-    rig.meanings.understand(rig.catalog, "docs 0")
+    rig.meanings.vector_of(rig.catalog, "docs 0")
     assert len(rig.embedder.seen) == before + KEPT_GOALS + 2
 
 

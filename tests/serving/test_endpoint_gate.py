@@ -438,7 +438,7 @@ def test_new_keys_differ_and_are_keys() -> None:
     assert len(keys) == 100
     assert all(Keys(key).caller(key.encode(), None) for key in keys)
     one = Keys(keys.pop())
-    assert not any(one.caller(one.of_run(run_id, b"\0\0\0\0").encode(), None) for run_id in ("", "r"))
+    assert not any(one.caller(one.token_for_run(run_id, b"\0\0\0\0").encode(), None) for run_id in ("", "r"))
 
 
 @pytest.mark.parametrize("key", ["", "short", "x" * 31, "x" * 513, "ü" * 40, "a b" * 20, "x" * 40 + "\n"])

@@ -14,14 +14,14 @@ import pytest
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.gate import Admission, judge
-from bundle_router.serving.keys import MAX_FOUND, NOBODY, Caller, Keys, NamedToken, begun
+from bundle_router.serving.keys import MAX_FOUND, NOBODY, Caller, Keys, NamedToken, run_tag
 from bundle_router.serving.refusals import Refusal
 from bundle_router.serving.tokens import MAX_BYTES, AccessTokens
 
 KEY = "the-endpoints-own-token-which-is-long-enough"
 ALICE = "a-token-of-alice-that-nobody-else-would-guess"
 OLD = "a-token-that-has-ended-and-counts-no-more-now"
-BEGUN, ANEW = begun("r.0f3a.1"), begun("r.77aa.1")
+BEGUN, ANEW = run_tag("r.0f3a.1"), run_tag("r.77aa.1")
 
 
 def named(token: str, name: str, *scopes: Any, expires: float | None = None) -> NamedToken:
@@ -105,7 +105,7 @@ def test_the_names_of_an_address_are_its_own(address: ServiceAddress, host: str,
 
 def test_a_runs_token_opens_its_run_and_a_decisions_token_that_decision_of_it() -> None:
     """Asked in every order, since what was found right is remembered."""
-    tokens = {(run, decision, begun): KEYS.of_run(run, begun, decision)
+    tokens = {(run, decision, begun): KEYS.token_for_run(run, begun, decision)
               for run in ("r", "rr") for decision in (None, "r.1", "r.2") for begun in (BEGUN, ANEW)}  # fmt: skip
     assert len({*tokens.values()}) == len(tokens)
     places = {f"/mcp/runs/{run}" + (f"/decisions/{at}" if at else ""): (run, at)
@@ -125,26 +125,28 @@ def test_a_runs_token_opens_its_run_and_a_decisions_token_that_decision_of_it() 
                 "/mcp/runs/r\n",
             ):
                 assert asks(path, head(token)) == "unauthorized"
-    assert KEYS.of_run("r", BEGUN, "1") != KEYS.of_run("r1", BEGUN)  # run and decision are told apart
+    assert KEYS.token_for_run("r", BEGUN, "1") != KEYS.token_for_run("r1", BEGUN)  # run and decision are told apart
 
 
 def test_what_tells_a_run_from_another_of_its_id_is_alike_for_its_decisions_and_sealed_in_its_token() -> None:
-    assert begun("r.0f3a.1") == begun("r.0f3a.27") != begun("r.77aa.1")
-    assert begun("a.b.0f3a.1") != begun("a.b.77aa.1")  # ids of runs may hold points
-    for old in (KEYS.of_run("r", BEGUN), KEYS.of_run("r", BEGUN, "r.1")):
+    assert run_tag("r.0f3a.1") == run_tag("r.0f3a.27") != run_tag("r.77aa.1")
+    assert run_tag("a.b.0f3a.1") != run_tag("a.b.77aa.1")  # ids of runs may hold points
+    for old in (KEYS.token_for_run("r", BEGUN), KEYS.token_for_run("r", BEGUN, "r.1")):
         forged = base64.urlsafe_b64encode(ANEW + base64.urlsafe_b64decode(old[4:] + "=")[4:]).decode().rstrip("=")
         assert asks("/mcp/runs/r/decisions/r.1", head(f"brk_{forged}")) == "unauthorized"
 
 
 def test_a_token_of_the_file_is_no_runs_token_whatever_it_looks_like() -> None:
     """Who may write a run's token into the file makes it what the file says."""
-    token = KEYS.of_run("r", BEGUN)
-    listed = Keys(KEY, [named(token, "bob", "review"), named(KEYS.of_run("s", BEGUN), "old", "call", expires=1.0)])
+    token = KEYS.token_for_run("r", BEGUN)
+    listed = Keys(
+        KEY, [named(token, "bob", "review"), named(KEYS.token_for_run("s", BEGUN), "old", "call", expires=1.0)]
+    )
     by = Admission(admission().own, listed)
     found = asks("/mcp/runs/r", head(token), by)
     assert isinstance(found, Caller)
     assert found.name == "bob"
-    assert asks("/mcp/runs/s", head(KEYS.of_run("s", BEGUN)), by) == "unauthorized"
+    assert asks("/mcp/runs/s", head(KEYS.token_for_run("s", BEGUN)), by) == "unauthorized"
 
 
 def test_a_token_ends_at_its_time_although_it_was_right_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +228,6 @@ def test_a_token_is_not_added_through_a_link_and_another_file_of_the_name_is_not
     status = path.stat()
     (tmp_path / "other").write_bytes(path.read_bytes().replace(b'"call"', b'"edit"'))
     os.utime(tmp_path / "other", ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not tokens.changed()
+    assert not tokens.has_changed()
     (tmp_path / "other").replace(path)
-    assert tokens.changed()
+    assert tokens.has_changed()

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from bundle_router.serving import STOP_S, Keys
-from bundle_router.serving.keys import begun
+from bundle_router.serving.keys import run_tag
 
 from tests.command_line import ROOT, run
 from tests.command_line import begin as start
@@ -113,7 +113,7 @@ def test_a_token_from_the_environment_is_not_said_anywhere(site: Any, begin: Any
     url = line.split()[1]
     assert "# served" in ask(site, url, token)[1]
     decided = json.loads((tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert "# served" in ask(site, url, Keys(token).of_run("r-1", begun(decided["decision_id"])))[1]
+    assert "# served" in ask(site, url, Keys(token).token_for_run("r-1", run_tag(decided["decision_id"])))[1]
     status, err = process.stop(signal.SIGTERM)
     assert (status, token in line + err) == (0, False)
 

@@ -114,7 +114,7 @@ def _one_at_a_time(_process: int) -> Workers:
     return Workers(1, "large-results", as_before)  # it stays for as long as the process
 
 
-def in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
+def run_in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
     """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
     two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`.
 

@@ -82,12 +82,12 @@ def _fix(config: str | None) -> list[str]:
     """Correct the project's files where there is one right answer, and return a line for each correction."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.text_files import replace_texts
-    from bundle_router.core.config.fixes import fixed
+    from bundle_router.core.config.fixes import fix_text
 
     texts: dict[Path, str] = {}
     done = []
     for file in read_config(config):
-        text, fixes = fixed(file) if file.layer == "project" else (file.text, ())
+        text, fixes = fix_text(file) if file.layer == "project" else (file.text, ())
         if fixes:
             texts[Path(file.display_path)] = text
             done += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]

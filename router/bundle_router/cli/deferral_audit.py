@@ -65,7 +65,7 @@ class AuditRun:
         self.reader = TranscriptReader(self.table, count)
         self.counted = count is not None
 
-    def judged(self) -> Iterator[tuple[RequestFacts, RequestJudgement]]:
+    def judge_all(self) -> Iterator[tuple[RequestFacts, RequestJudgement]]:
         """Read everything once, and yield each request with its judgement."""
         self.audit.add_config(*self.files.config(""))
         projects: set[str] = set()
@@ -87,7 +87,7 @@ class AuditRun:
 def run_audit(arguments: argparse.Namespace) -> int:
     try:
         work = AuditRun(arguments)
-        rows = [request_row(*pair) for pair in work.judged() if arguments.requests]
+        rows = [request_row(*pair) for pair in work.judge_all() if arguments.requests]
         savings = router_savings(Path(arguments.runs))
     except (RouterError, OSError) as error:
         print(f"bundle-router: {error}", file=sys.stderr)

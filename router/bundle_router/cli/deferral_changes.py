@@ -45,7 +45,7 @@ def passed_probes(folder: Path) -> dict[str, float]:
 
 def run_apply(arguments: argparse.Namespace) -> int:
     work = AuditRun(arguments)
-    for _judged in work.judged():
+    for _judged in work.judge_all():
         pass
     found = work.audit.findings()
     chosen = [f for f in found if not arguments.causes or f.cause in arguments.causes]
@@ -159,7 +159,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     entries = journal().entries()
     effects = [effect for entry in entries if (effect := effect_of(entry)) is not None]
     work = AuditRun(arguments)
-    for request, _judgement in work.judged() if effects else ():
+    for request, _judgement in work.judge_all() if effects else ():
         for effect in effects:
             effect.add(request)
     if arguments.json:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -58,16 +59,13 @@ def run_run(arguments: argparse.Namespace) -> int:
     rules = DeferralRules(arguments.min_tools, tuple(arguments.keep), tuple(arguments.defer), tuple(arguments.model))
     runs = _runs(arguments.runs)
     before = set(runs.glob(f"deferral-*/{FILE}"))
-    status = asyncio.run(run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=_notice))
+    say = partial(print, "bundle-router:", file=sys.stderr)
+    status = asyncio.run(run_agent(command, places, rules, _state(), runs, upstream=arguments.upstream, say=say))
     if arguments.json:
         made = [path.parent for path in set(runs.glob(f"deferral-*/{FILE}")) - before]
         sums = [{"folder": str(folder), **read_numbers(folder)} for folder in made]
         print_json({"agent": agent_of(command), "status": status, "proxies": sums})
     return status
-
-
-def _notice(text: str) -> None:
-    print(f"bundle-router: {text}", file=sys.stderr)
 
 
 def run_install(arguments: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ def run_mcp(runs: str) -> int:
         _show_change(folder / "config", runs, run_id, repository.root, servers[0])
         _pin(folder / "in-trouble", [trouble.server(), servers[0]])
         where = (folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
-        survived = asyncio.run(trouble.survive(*where))
+        survived = asyncio.run(trouble.run_faults(*where))
         _show_trouble(survived)
     left = _show_end(runs, run_id)
     good = all(row.admitted is not None for row in rows) and all(result.ok for result in results)

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     texts = {
         folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
     }
-    whole = appended(config, local, texts)
+    whole = append_texts(config, local, texts)
     if arguments.write:
         replace_texts(whole)
     if arguments.json:
@@ -69,7 +69,7 @@ def _text_of(path: Path) -> str:
         raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def appended(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
+def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
     """Return the files of the project with these texts at their ends; nothing that stands in them is touched. What
     can't be read back is refused: raises ConfigError."""
     from bundle_router.adapters.config_files import read_config

@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from bundle_router.cli.importing import appended
+from bundle_router.cli.importing import append_texts
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
@@ -85,7 +85,7 @@ def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments:
     text = bundle_text(row.server.name, tools) + "\n"
     path = Path(config_folder(arguments) or "config") / "bundles.toml"
     if arguments.write:
-        replace_texts(appended(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}))
+        replace_texts(append_texts(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}))
     if arguments.json:
         return
     offer = f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"

@@ -104,7 +104,7 @@ def _show(total: ReplayOutcome, places: Places) -> None:
     behaviour = total.behaviour
     summary = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common()) or "none"
     say(f"{behaviour.decisions:,} decisions: {summary}")
-    for group in behaviour.ordered():
+    for group in behaviour.ordered_groups():
         _show_group(group, places)
     if total.differing:
         heading("decision by decision")
@@ -118,9 +118,10 @@ def _show(total: ReplayOutcome, places: Places) -> None:
 
 
 def _show_group(group: CauseGroup, places: Places) -> None:
-    heading(f"because {edited_words(group.cause, places)}: {_decisions(group.decisions)}")
+    many = "s" if group.decisions != 1 else ""
+    heading(f"because {edited_words(group.cause, places)}: {group.decisions:,} decision{many}")
     for kind, words, noun in _WORDS:
-        named = group.named(kind)
+        named = group.counts_by_name(kind)
         if not named:
             continue
         shown = ", ".join(f"{name} ({count:,})" for name, count in named[:MAX_NAMES])
@@ -131,10 +132,6 @@ def _show_group(group: CauseGroup, places: Places) -> None:
         named_ones = ", ".join(f"{one.run_id}/{one.seq} ({one.role} / {one.step})" for one in group.examples)
         rest = group.decisions - len(group.examples)
         say_whole("  such as ", named_ones + (f", and {rest:,} more" if rest else ""), under=4)
-
-
-def _decisions(count: int) -> str:
-    return f"{count:,} decision{'s' if count != 1 else ''}"
 
 
 def _cells(item: ReplayedDecision) -> tuple[object, ...]:

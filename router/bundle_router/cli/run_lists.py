@@ -18,7 +18,7 @@ from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, R
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
-from bundle_router.serving.pages.rendering import took
+from bundle_router.serving.pages.rendering import duration_text
 
 if TYPE_CHECKING:
     from bundle_router.adapters.index import RunIndex
@@ -158,7 +158,7 @@ _COLUMNS: Final = (
 def _cells(run: RunRow) -> Sequence[object]:
     share = f"{run.tokens / run.all_tokens:.0%}" if run.all_tokens else ""
     began = (run.began or run.opened)[:19].replace("T", " ")
-    return (run.run_id, run.state, began, took(run.took_ms), run.workflow, run.decisions, run.calls,
+    return (run.run_id, run.state, began, duration_text(run.took_ms), run.workflow, run.decisions, run.calls,
             f"{run.tokens:,}", share, run.parent_run_id, marks_of(run))  # fmt: skip
 
 

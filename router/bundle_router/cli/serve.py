@@ -162,7 +162,7 @@ def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, 
         local=local_servers(arguments),
         development=bool(arguments.development or arguments.unpinned),
         others=dict(map(_named_folder, arguments.compare)),
-        away=router.endpoint.away,
+        away=router.endpoint.unusable_servers,
     )
     with service_pages(sources) as made:
         yield {"pages": made}

@@ -119,7 +119,7 @@ def search_mode(value: str | None) -> SearchMode:
     return SearchMode("auto-100", 100) if number >= 100 else SearchMode("auto", number)
 
 
-def truthy(value: str | None) -> bool:
+def is_truthy(value: str | None) -> bool:
     return value is not None and value.strip().lower() in ("1", "true", "yes", "on")
 
 
@@ -219,7 +219,7 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
         found.append(("model-unsupported", "", request.model))
     if request.inventory:  # what else switches it off leaves no inventory
         found.append(("auto-below-threshold", settings.where(SWITCH), "recorded"))
-    if truthy(settings.value(NO_BETAS)):
+    if is_truthy(settings.value(NO_BETAS)):
         found.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))
     elif request.betas is not None and set(request.betas) <= PLAIN_BETAS:
         found.append(("experimental-betas-disabled", "", "recorded: no beta beyond the basic ones was sent"))
@@ -229,7 +229,7 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
     named = {"off": "env-off", "auto-100": "auto-100", "auto": "auto-below-threshold"}.get(mode.mode)
     if named is not None:
         found.append((named, settings.where(SWITCH), f"{SWITCH}={settings.value(SWITCH)}"))
-    if request.vertex or truthy(settings.value(VERTEX)):
+    if request.vertex or is_truthy(settings.value(VERTEX)):
         found.append(("vertex", settings.where(VERTEX), ""))
         if model is not None and model[1:] < (4, 5):
             found.append(("model-unsupported", "", request.model))

@@ -18,9 +18,9 @@ from bundle_router.deferral.causes import (
     AgentSettings,
     CauseTable,
     RequestJudgement,
+    is_truthy,
     judge,
     search_mode,
-    truthy,
 )
 from bundle_router.deferral.settings import AlwaysLoad, SettingsFile
 from bundle_router.deferral.transcript import RequestFacts, RequestTools, Usage
@@ -292,7 +292,7 @@ class Audit:
                 where = f"{file.path}: env.{name}"
                 mode = search_mode(value).mode
                 cause = {"off": "env-off", "auto-100": "auto-100"}.get(mode) if name == SWITCH else None
-                if name == NO_BETAS and truthy(value):
+                if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
                 if cause is not None and where not in seen and self._holds(where):
                     found.append(self._set(cause, where, f"{name}={value}"))

@@ -42,7 +42,9 @@ def server() -> DemoServer:
     return DemoServer(NAME, "the demo's own", sys.executable, ("-I", "-S", script), "trusted", calls, timeout_s=HANG_S)
 
 
-async def survive(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None) -> list[FaultTrial]:
+async def run_faults(
+    config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None
+) -> list[FaultTrial]:
     """Run each fault, the call after it, and a call of the server that is `well` at the same time."""
     from bundle_router.wiring import Router
 

@@ -35,7 +35,7 @@ from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.transport.pass_through import Client, fits, narrowed, passes
+from bundle_router.core.tools.transport.pass_through import Client, fits, narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
@@ -51,7 +51,7 @@ from bundle_router.engine.results import (
     ended_by,
     finish_call,
     joined_after,
-    recordable,
+    recordable_name,
     result_of,
     shape_blocks,
     store,
@@ -81,7 +81,7 @@ class KeyTaken:
     same_tool: bool
 
 
-async def once(
+async def call_once(
     at: CallPorts,
     request: CallRequest,
     is_idempotent: Callable[[str], bool],
@@ -157,7 +157,7 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
             )
             if run.append_call(record, compare=True, wait_s=wait_s) is not None:
                 return result_of(record, idempotent=False)
-        raise run.moved_too_often()
+        raise run.moved_error()
 
 
 _OF_BOTH: Final = (
@@ -179,7 +179,7 @@ def admit(
     ports, run = at.ports, at.run
     started_ns = ports.clock.monotonic_ns()
     exposed = state.exposed()
-    resolved = resolve(recordable(request.name), exposed, state.surface.canonical)
+    resolved = resolve(recordable_name(request.name), exposed, state.surface.canonical)
     tool = resolved.name
     if tool != checked.tool:
         return None
@@ -226,7 +226,7 @@ def admit(
             if run.append_call(record, compare=True, wait_s=wait_s) is not None:
                 run.leases += 1
                 return call
-        raise run.moved_too_often()
+        raise run.moved_error()
 
 
 Refusal = tuple[Outcome, str, str]
@@ -281,7 +281,7 @@ def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client:
     if client is None or tool not in exposed:
         return None
     server = catalog.servers[tool.partition(".")[0]]
-    return narrowed(client, server) if passes(server, "results") else None
+    return narrow_client(client, server) if passes(server, "results") else None
 
 
 def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
@@ -332,7 +332,7 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     try:
         outcome = await _call_and_store(at, call)
         result = await at.on_store(partial(finish_call, at.ports, at.run, call, outcome))
-        await at.on_disk()
+        await at.wait_until_durable()
         return result
     finally:
         at.run.release()
@@ -388,7 +388,7 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
 async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:
     server, _, short = call.tool.partition(".")
     entry = call.state.catalog.servers[server]
-    await at.on_disk()
+    await at.wait_until_durable()
     return await at.ports.sessions[entry.transport].call(
         server,
         short,

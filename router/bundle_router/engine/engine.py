@@ -27,7 +27,7 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
-from bundle_router.engine.calls import KeyTaken, admit, once, over_budget, perform, within_tree
+from bundle_router.engine.calls import KeyTaken, admit, call_once, over_budget, perform, within_tree
 from bundle_router.engine.flow import (
     CallPorts,
     EnginePorts,
@@ -49,11 +49,11 @@ from bundle_router.engine.results import (
     keyed_digest,
     may_hold_handles,
     read_arguments,
-    recordable,
+    recordable_name,
     with_artifacts,
     without_payloads,
 )
-from bundle_router.engine.route import Messages, accepted, prepare, route
+from bundle_router.engine.route import Messages, accept_step, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import CorruptPins, UnknownArtifact, UnknownRun, expect
@@ -125,8 +125,8 @@ class Engine:
 
     def _route(self, asked: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
         started_ns = self.ports.clock.monotonic_ns()
-        step = accepted(self.catalog, self.ports.redactor, asked)
-        run = self.runs.held(step.run_id)
+        step = accept_step(self.catalog, self.ports.redactor, asked)
+        run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
             run = yield InThread(lambda: self.runs.hold(step.run_id, step), undo=OpenRun.release)
         try:
@@ -205,7 +205,7 @@ class Engine:
         state = await self.state_async(run_id, decision_id)
         await self._discovery.discover(state)
         state = await self.state_async(run_id, decision_id)
-        if decides and decision_id is None and not state.decided.key and self._discovery.lost(state):
+        if decides and decision_id is None and not state.decided.key and self._discovery.has_lost_server(state):
             await self.route(state.step.model_copy(update={"branch": state.decided.branch}))
             state = await self.state_async(run_id)
         if state.surface.may_search(state.bundle_ids):
@@ -216,7 +216,7 @@ class Engine:
         """Return what a decision of the run would go by of the servers that its newest one shows or misses; with `asks`
         after those that can be were asked whether their lists still hold. What equals it would decide the same."""
         state = await self.state_async(run_id)
-        wanted = self._discovery.wanted(state)
+        wanted = self._discovery.wanted_servers(state)
         away = dict(self.facts(state.step.principal).unavailable)
         await self._discovery.verify_servers(state, wanted - away.keys() if asks else ())
         now = self._machine.availability(state.step.principal)
@@ -280,7 +280,7 @@ class Engine:
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, which stays so until it is released, whoever closes it meanwhile."""
-        run = self.runs.held(run_id)
+        run = self.runs.hold_known(run_id)
         if run is not None:
             return run
         return await in_thread(lambda: self.runs.hold(run_id, None), OpenRun.release)
@@ -310,10 +310,10 @@ class Engine:
             made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
                 return await perform(at, made)
-            await at.on_disk()
+            await at.wait_until_durable()
             return made
 
-        return await once(at, request, partial(may_repeat, state.catalog), make)
+        return await call_once(at, request, partial(may_repeat, state.catalog), make)
 
     def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a call may begin: one that is refused for want of budget contacts nobody."""
@@ -328,7 +328,7 @@ class Engine:
         """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew.
         `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
         while True:
-            checked = await check_arguments(self.ports, state, recordable(request.name), request.arguments)
+            checked = await check_arguments(self.ports, state, recordable_name(request.name), request.arguments)
             if not self._still_stands(at.run, state):
                 state = await self.state_async(at.run.id, decision_id, reads_on=False)
             if request.joins and state.decided.fixed_list:

@@ -87,7 +87,7 @@ class CallPorts:
         with self.run.lock:
             return work(wait_s)
 
-    async def on_disk(self) -> None:
+    async def wait_until_durable(self) -> None:
         """Return when what was recorded survives power loss, where the config asks for that; else at once."""
         if self.run.durable:
             try:

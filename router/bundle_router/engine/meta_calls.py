@@ -61,7 +61,7 @@ from bundle_router.engine.results import (
     Result,
     finish_call,
     joined_after,
-    recordable,
+    recordable_name,
     shape_blocks,
     store,
 )
@@ -129,7 +129,7 @@ async def answer(
 
     refused = await on_store(at.runs.store, begin)
     if refused is not None:
-        await at.on_disk()
+        await at.wait_until_durable()
         return refused
     wrong = arguments.wrong
     wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
@@ -156,15 +156,15 @@ async def answer(
             return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await on_store(at.runs.store, end)
-    await at.on_disk()
+    await at.wait_until_durable()
     return result
 
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     """Record that a framework refused a tool by itself, and return why the tool is not there."""
-    resolved = resolve(recordable(name), state.exposed(), state.surface.canonical)
+    resolved = resolve(recordable_name(name), state.exposed(), state.surface.canonical)
     code, detail = why_not(state, resolved.name)
-    text = f"{recordable(name)!r} is not available at this step ({code}: {detail})."
+    text = f"{recordable_name(name)!r} is not available at this step ({code}: {detail})."
     request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
 
     def record(wait_s: float) -> Result:
@@ -172,7 +172,7 @@ async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
         return record_missed(at, request, state, MissedTool(resolved.name, code, text), wait_s)
 
     result = await at.on_store(record)
-    await at.on_disk()
+    await at.wait_until_durable()
     return result
 
 

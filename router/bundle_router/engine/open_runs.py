@@ -26,7 +26,7 @@ from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
-from bundle_router.core.models.folders import TOP, is_beneath, relative_folder, seen_from
+from bundle_router.core.models.folders import TOP, folder_seen_from, is_beneath, relative_folder
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed, SubRunOpened
 from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -110,7 +110,7 @@ class OpenRun:
             compare, spent = left > 0 or record.call_id == place, self.fold.spent_after(record)
             if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
-        raise self.moved_too_often()
+        raise self.moved_error()
 
     def knows(self, decision_id: str | None) -> bool:
         """Return whether the decision, or any where none is named, is among what was read."""
@@ -139,7 +139,7 @@ class OpenRun:
         """Remember those as well. The caller holds the lock."""
         self.signed = (decision_id, self.signed_at(decision_id) | {*tools})
 
-    def moved_too_often(self) -> RunBusy:
+    def moved_error(self) -> RunBusy:
         return RunBusy(
             f"run {self.id!r}: others wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
             advice="try again; it is safe",
@@ -264,7 +264,7 @@ class RunTable:
         """Return the run, if it is known here."""
         return self._runs.get(run_id)
 
-    def held(self, run_id: str) -> OpenRun | None:
+    def hold_known(self, run_id: str) -> OpenRun | None:
         """Return the run, held, if it is known here: who has it releases it."""
         run = self._runs.get(run_id)
         return run if run is not None and run.hold() else None
@@ -494,7 +494,7 @@ class RunTable:
 
     def _folder_of(self, run: OpenRun, decided: DecisionRecord) -> str:
         root = decided.root or run.log.header.last_workspace or self.workspace
-        folder = seen_from(self.workspace, root, decided.step.workspace)
+        folder = folder_seen_from(self.workspace, root, decided.step.workspace)
         if folder is None:
             raise RequestError(
                 f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r}, which is not "
@@ -533,7 +533,7 @@ class RunTable:
         if root is None:
             return run.fold.run_spent
         below = [self.reading(sub_run) for sub_run in root.fold.sub_runs]
-        return budgets.together(one.fold.run_spent for one in (root, *below) if one is not None)
+        return budgets.sum_totals(one.fold.run_spent for one in (root, *below) if one is not None)
 
     def _root_of(self, run_id: str) -> OpenRun | None:
         run = self.reading(run_id)

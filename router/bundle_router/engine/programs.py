@@ -79,7 +79,7 @@ async def execute(
 
     refused = await on_store(at.runs.store, begin)
     if refused is not None:
-        await at.on_disk()
+        await at.wait_until_durable()
         return refused
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
@@ -142,7 +142,7 @@ async def _finish(at: CallPorts, own: AdmittedCall, end: ProgramEnd, kept: Any) 
             return finish_call(at.ports, at.run, replace(own, call_id=at.run.next_id()), outcome, wait_s=wait_s)
 
     result = await on_store(at.runs.store, finished)
-    await at.on_disk()
+    await at.wait_until_durable()
     return result
 
 

@@ -37,7 +37,7 @@ from bundle_router.core.tools.transport.pass_through import (
     ServerError,
     ServerReply,
     fits,
-    narrowed,
+    narrow_client,
     passes,
 )
 from bundle_router.dataclass import dataclass, replace
@@ -179,7 +179,7 @@ class RelayedRequest:
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
             told = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
             await self._record(request, told, *await self._shape_answer(told))
-        await self.at.on_disk()
+        await self.at.wait_until_durable()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         return answer if fits(answer) else _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
@@ -243,7 +243,7 @@ class RelayedRequest:
         """Return the server's answer, which may take as long as a call, or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
         limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
-        scope = replace(self.state.scope, client=narrowed(self.client, server))
+        scope = replace(self.state.scope, client=narrow_client(self.client, server))
         return await self.servers.ask(server.name, method, params, timeout_s=max(limit_s, 0.0), scope=scope)
 
     def _limit_s(self, server: Server) -> float:
@@ -253,7 +253,7 @@ class RelayedRequest:
         request = self._request(server, params, method)
         over = await self._over_budget(request)
         if over is not None:
-            await self.at.on_disk()
+            await self.at.wait_until_durable()
             return _error(INTERNAL_ERROR, over)
         try:
             answer = await self._ask_server(server, params, method)
@@ -263,7 +263,7 @@ class RelayedRequest:
             await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()))
             raise
         await self._record(request, answer, shaped, stored)
-        await self.at.on_disk()
+        await self.at.wait_until_durable()
         if fits(answer):
             return answer
         return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")

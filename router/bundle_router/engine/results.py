@@ -26,12 +26,12 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.decide import activation as sticky_set
-from bundle_router.core.decide.budgets import HEAD, shortened
+from bundle_router.core.decide.budgets import HEAD, shorten_arguments
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
-from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, filled, handles_in
+from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, fill_arguments, handles_in
 from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
@@ -216,7 +216,7 @@ def _fill(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...
     except _Unusable as wrong:
         return replace(arguments, wrong=(wrong.code, wrong.sentence))
     files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
-    return replace(arguments, value=filled(arguments.value, texts), asked=arguments.value, files=tuple(files))
+    return replace(arguments, value=fill_arguments(arguments.value, texts), asked=arguments.value, files=tuple(files))
 
 
 def check_key(redactor: Redactor, key: object) -> None:
@@ -381,7 +381,7 @@ def _asked_for(activation: Activation) -> Iterator[tuple[str, str]]:
     return ((entry.id, tool.name) for entry in activation.entries for tool in entry.tools)
 
 
-def recordable(name: object) -> str:
+def recordable_name(name: object) -> str:
     """Return a tool name that can be recorded: an agent may ask for anything."""
     text = name if isinstance(name, str) else f"<{type(name).__name__}>"
     text = text.encode("utf-8", "replace").decode("utf-8")
@@ -434,11 +434,11 @@ def _finished_record(
     joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
     fields = call_fields(ports, run, call)
     if refused:
-        fields["arguments"] = shortened(fields["arguments"])
+        fields["arguments"] = shorten_arguments(fields["arguments"])
     return CallFinished(
         **fields,
         outcome=outcome.outcome,
-        code=recordable(outcome.code)[:MAX_CODE],
+        code=recordable_name(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
         artifacts=outcome.stored,
         shaped=ShapedSize(shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)),

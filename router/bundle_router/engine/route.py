@@ -19,7 +19,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.decide.replies import admitted
+from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
 from bundle_router.core.models.canonical import EncodedObject
@@ -52,7 +52,7 @@ class RouteRequest:
     started_ns: int
 
 
-def accepted(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
+def accept_step(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
     """Return the step as it may be recorded. Raises RequestError for what can't be understood, first."""
     if not isinstance(asked, Step):
         advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
@@ -166,7 +166,7 @@ async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentSte
     if ports.selector is None:
         return Reply(question.key)
     reply_as_came = await ports.selector.select(question, recent)
-    reply = replace(admitted(reply_as_came, ports.redactor.redact), key=question.key)
+    reply = replace(admit_reply(reply_as_came, ports.redactor.redact), key=question.key)
     if reply.failure == "internal" != reply_as_came.failure:
         ports.diagnostics.event("error", "reply.refused", run_id=question.step.run_id, step=question.step.step)
     return reply
@@ -197,7 +197,7 @@ def _decide(
             if appended.seq is not None:
                 run.fold.take(record, record.decision.seq)
                 return record.decision
-        raise run.moved_too_often()
+        raise run.moved_error()
 
 
 def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:

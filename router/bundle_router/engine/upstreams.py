@@ -27,13 +27,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.config.servers import included
+from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
-from bundle_router.core.tools.pins.reviewed import Pins, narrowed
+from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
 from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
@@ -132,7 +132,7 @@ class Servers:
     def narrow(self, newer: Mapping[str, Pins]) -> None:
         """Take back what newer pins do not hold, or hold in another form. Nothing of them is added."""
         with self._lock:
-            self._pins = {name: narrowed(pins, newer.get(name)) for name, pins in self._pins.items()}
+            self._pins = {name: narrow_pins(pins, newer.get(name)) for name, pins in self._pins.items()}
             self._review()
             self._marks += 1
 
@@ -444,12 +444,12 @@ class ServerDiscovery:
         """Whether there may be anything to end."""
         return self._servers is not None and self._servers.were_contacted
 
-    def lost(self, state: RunState) -> bool:
+    def has_lost_server(self, state: RunState) -> bool:
         """Return whether a server that the decision holds tools of can't be used now, and could when it was taken."""
         away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
         return not away.isdisjoint(self._held_servers(state))
 
-    def wanted(self, state: RunState) -> set[str]:
+    def wanted_servers(self, state: RunState) -> set[str]:
         """Return the servers elsewhere that the decision holds tools of, or would if they could be used."""
         missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
@@ -490,7 +490,7 @@ class ServerDiscovery:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
                 short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
                 tool = f"{server.name}.{short}"
-                if (short == name and server.prefix) or not matches(pattern, tool) or not included(server, short):
+                if (short == name and server.prefix) or not matches(pattern, tool) or not includes_tool(server, short):
                     continue
                 listed = replace(bundle, tools=(*bundle.tools, tool))
                 catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})

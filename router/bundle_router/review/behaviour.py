@@ -64,7 +64,7 @@ class CauseGroup:
     changes: Counter[Changed] = field(default_factory=Counter)
     examples: list[DecisionExample] = field(default_factory=list)
 
-    def named(self, kind: ChangeKind) -> list[tuple[str, int]]:
+    def counts_by_name(self, kind: ChangeKind) -> list[tuple[str, int]]:
         """Return the bundles or tools of a kind of change with how many decisions it is, most first."""
         rows = [(name, count) for (found, name), count in self.changes.items() if found == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
@@ -77,9 +77,9 @@ class CauseGroup:
             "known": self.cause.known,
             "decisions": self.decisions,
             **{
-                kind.replace(" ", "_"): [{"id": name, "decisions": count} for name, count in self.named(kind)]
+                kind.replace(" ", "_"): [{"id": name, "decisions": count} for name, count in self.counts_by_name(kind)]
                 for kind in CHANGE_KINDS
-                if self.named(kind)
+                if self.counts_by_name(kind)
             },
             "examples": [
                 {"run_id": e.run_id, "seq": e.seq, "workflow": e.workflow, "role": e.role, "step": e.step}
@@ -106,7 +106,7 @@ class Behaviour:
         """How many of them came out otherwise."""
         return self.decisions - self.counts["identical"] - self.counts["same_bundles"]
 
-    def ordered(self) -> list[CauseGroup]:
+    def ordered_groups(self) -> list[CauseGroup]:
         """Return the groups, the largest first."""
         return sorted(self.groups.values(), key=lambda group: (-group.decisions, [str(e) for e in group.cause.edits]))
 
@@ -136,7 +136,7 @@ class Behaviour:
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         """Return counts and groups as JSON values."""
-        return {"counts": dict(self.counts), "groups": [group.to_json(places) for group in self.ordered()]}
+        return {"counts": dict(self.counts), "groups": [group.to_json(places) for group in self.ordered_groups()]}
 
 
 def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:

@@ -76,7 +76,7 @@ def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
     return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
 
 
-def routed(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
+def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
     """Judge what was decided for a row."""
     needed = frozenset(bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles)
     decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]

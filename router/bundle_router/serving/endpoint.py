@@ -13,7 +13,7 @@ from bundle_router.errors import NotInstalled
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.gate import ROOT, Admission, path_of
 from bundle_router.serving.http import application
-from bundle_router.serving.keys import Keys, begun, new_key
+from bundle_router.serving.keys import Keys, new_key, run_tag
 from bundle_router.serving.mcp.mount import mcp_routes
 from bundle_router.serving.mcp.served_runs import ServedRuns
 from bundle_router.serving.requests import RequestBounds, Requests
@@ -57,7 +57,7 @@ class Endpoint:
     def token(self, run_id: str, decision: str | None = None) -> str:
         """Return the bearer token that opens this run and no other: what to hand to its agent. With a decision, the one
         that opens the run under that decision alone. Raises UnknownRun for a run without a decision."""
-        return self._keys.of_run(run_id, begun(self._access.decision_id_now(run_id)), decision)
+        return self._keys.token_for_run(run_id, run_tag(self._access.decision_id_now(run_id)), decision)
 
 
 @contextlib.asynccontextmanager

@@ -72,7 +72,7 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
 
 
-def misplaced(raw_path: bytes) -> bool:
+def is_misplaced(raw_path: bytes) -> bool:
     """Return whether a path is none that anything here could lie at."""
     return _PATH.fullmatch(raw_path) is None
 
@@ -128,7 +128,7 @@ def _wants_a_page(headers: Headers) -> bool:
 
 
 def _led_to_sign_in(raw_path: bytes) -> Refusal:
-    back = b"" if raw_path == b"/" or misplaced(raw_path) else b"?to=" + raw_path
+    back = b"" if raw_path == b"/" or is_misplaced(raw_path) else b"?to=" + raw_path
     sentence = "Sign in with the endpoint's token, or with one of your own."
     return Refusal(303, "unauthorized", sentence, ((b"location", SIGN_IN + back),), "open /sign-in")
 

@@ -15,9 +15,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from bundle_router.serving.gate import PROGRAMS, UNAUTHORIZED, Admission, judge, misplaced
+from bundle_router.serving.gate import PROGRAMS, UNAUTHORIZED, Admission, is_misplaced, judge
 from bundle_router.serving.keys import Scope
-from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, lacks, refuse
+from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, missing_scope, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RequestGate:
         judged, renew = judge(scope["raw_path"], scope["headers"], self._admission), self._admission.renew
         if judged is UNAUTHORIZED and renew is not None and await renew():
             judged = judge(scope["raw_path"], scope["headers"], self._admission)
-        if not isinstance(judged, Refusal) and misplaced(scope["raw_path"]):
+        if not isinstance(judged, Refusal) and is_misplaced(scope["raw_path"]):
             judged = NOTHING
 
         async def sending(message: Message) -> None:
@@ -75,7 +75,7 @@ class ScopedMount:
         if self._needed in scope["user"].scopes:
             await self._app(scope, receive, send)
         else:
-            await refuse(lacks(self._needed), scope, send, close=False)
+            await refuse(missing_scope(self._needed), scope, send, close=False)
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:

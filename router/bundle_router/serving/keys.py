@@ -102,7 +102,7 @@ class Keys:
         """The endpoint's own token."""
         return self._key.decode()
 
-    def of_run(self, run_id: str, begun: bytes, decision: str | None = None) -> str:
+    def token_for_run(self, run_id: str, begun: bytes, decision: str | None = None) -> str:
         """Return the token that opens this run, or the run as served under this decision, and no other."""
         named = _PURPOSE + b"\0".join((begun, run_id.encode(), (decision or "").encode()))
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
@@ -117,7 +117,9 @@ class Keys:
         if found is not None:
             return found
         first = base64.urlsafe_b64decode(presented[4:12])[:4] if _RUN_TOKEN.fullmatch(presented) else b""
-        derived = () if run_id is None else (self.of_run(run_id, first), self.of_run(run_id, first, decision))
+        derived = (
+            () if run_id is None else (self.token_for_run(run_id, first), self.token_for_run(run_id, first, decision))
+        )
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
         listed = [token for token in self.named if hmac.compare_digest(known, token.digest)]
         whole = hmac.compare_digest(known, self._digest)
@@ -133,7 +135,7 @@ class Keys:
         return None
 
 
-def begun(decision_id: str) -> bytes:
+def run_tag(decision_id: str) -> bytes:
     """Return what tells a run from others of its id, which is how the ids of its decisions begin."""
     return hashlib.sha256(decision_id.rpartition(".")[0].encode()).digest()[:4]
 

@@ -64,7 +64,7 @@ async def _store_trouble(router: Router) -> str:
 
 def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
     """Return what is in force, and what of it can't be used now."""
-    catalog, away = router.catalog, router.endpoint.away()
+    catalog, away = router.catalog, router.endpoint.unusable_servers()
     servers = [
         {"name": name, "available": name not in away, "why": away.get(name, "")}
         for name, server in sorted(catalog.servers.items())

@@ -43,7 +43,7 @@ class Refusal:
         }
 
 
-def lacks(scope: str) -> Refusal:
+def missing_scope(scope: str) -> Refusal:
     """Return the refusal of a token that is not good for something."""
     sentence = f"This token is not good for that: it lacks the scope {scope!r}."
     return Refusal(403, "forbidden", sentence, advice="use a token that has it")

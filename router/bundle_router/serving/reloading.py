@@ -56,7 +56,7 @@ class ConfigWatch:
 
     async def look_at_tokens(self) -> bool:
         """Take over the token file as it is now, if it is one; whether it was. One `stat` where it did not change."""
-        if self._tokens is None or not self._tokens.changed():
+        if self._tokens is None or not self._tokens.has_changed():
             return False
         try:
             self._keys.named = await asyncio.to_thread(self._tokens.read)

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from bundle_router.serving.gate import SIGN_IN, misplaced
+from bundle_router.serving.gate import SIGN_IN, is_misplaced
 from bundle_router.serving.keys import Caller, Keys
 
 PATH: Final = SIGN_IN.decode()
@@ -105,7 +105,7 @@ def _form(to: str, *, said: str = "", status: int = 200) -> Response:
 
 def _place(to: str) -> str:
     """Return the page of ours to go on to: a path, in which no other host can be named."""
-    return "/" if not to.isascii() or misplaced(to.encode()) else to
+    return "/" if not to.isascii() or is_misplaced(to.encode()) else to
 
 
 def _digest(name: str) -> bytes:

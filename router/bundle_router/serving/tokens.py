@@ -59,7 +59,7 @@ class AccessTokens:
         self.path = Path(path)
         self._stamp: object = None
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return whether it may have changed since it was read."""
         return self._stamp != self._now()
 

@@ -114,11 +114,11 @@ def read_catalog(config: str | Path | None, local: LocalServers | None = None) -
 
     Raises ConfigError, CorruptPins.
     """
-    from bundle_router.core.tools.pins.usable import pinned
+    from bundle_router.core.tools.pins.usable import with_pinned_cards
 
     catalog = read_unpinned(config, local)
     pins = open_pins(config).read_all(remote_servers(catalog))
-    return with_skills(config, pinned(catalog, pins)), pins
+    return with_skills(config, with_pinned_cards(catalog, pins)), pins
 
 
 def read_unpinned(config: str | Path | None, local: LocalServers | None) -> Catalog:

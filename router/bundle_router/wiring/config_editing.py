@@ -317,13 +317,13 @@ class ConfigEditor:
         """Return the catalog of the files, as a router would be opened with it, and where its entries stand."""
         from bundle_router.adapters.local import binary_problems
         from bundle_router.core.config.resolve import resolve
-        from bundle_router.core.tools.pins.usable import pinned
+        from bundle_router.core.tools.pins.usable import with_pinned_cards
 
         resolved = resolve(files, self._cards, binary_problems)
         if resolved.report.has_errors:
             raise ConfigError([problem for problem in resolved.report.problems() if problem.level == "error"])
         catalog = resolved.catalog
-        catalog = pinned(catalog, open_pins(self.folder).read_all(remote_servers(catalog)))
+        catalog = with_pinned_cards(catalog, open_pins(self.folder).read_all(remote_servers(catalog)))
         catalog = with_learned(self.folder, with_skills(self.folder, catalog))[0]
         return catalog, edit_places(resolved.written)
 

@@ -151,7 +151,7 @@ class EndpointAccess:
         raise. Return what ends it."""
         return self._engines.watch(on_change)
 
-    def away(self) -> dict[str, str]:
+    def unusable_servers(self) -> dict[str, str]:
         """Return the servers that can't be used now, each with the reason."""
         facts = self.facts()
         changed = {server: "it lists other tools than were reviewed" for server, _tool in facts.drifted}

@@ -65,7 +65,7 @@ def log_in(
             listing = await sessions.definitions(server.name, scope=scope, fresh=True)
         finally:
             await sessions.close()
-        kept = not authorization.kept(server, scope).unusable(time.time())
+        kept = not authorization.token_file(server, scope).why_unusable(time.time())
         return LoggedIn(len(listing.tools), person.asked, kept)
 
     try:
@@ -79,4 +79,4 @@ def log_out(server: Server, principal: str) -> bool:
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.tools.transport.tool_servers import Scope
 
-    return Authorization(token_folder()).kept(server, Scope(principal=principal)).remove()
+    return Authorization(token_folder()).token_file(server, Scope(principal=principal)).remove()

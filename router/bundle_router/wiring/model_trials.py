@@ -24,7 +24,7 @@ from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.models import Activation, Facts, Reply
 from bundle_router.core.records.replayed import conclude
 from bundle_router.errors import NotInstalled, RequestError
-from bundle_router.review.model_comparison import ModelFigures, RoutedRow, catalog_for, figures_of, routed
+from bundle_router.review.model_comparison import ModelFigures, RoutedRow, catalog_for, figures_of, judge_row
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 from bundle_router.wiring.searching import SearchMaker, open_meanings, open_models
 
@@ -95,7 +95,7 @@ class ModelTrials:
         models = open_models(settings, chosen, self.runs, clock, diagnostics)
         stack.push_async_callback(models[0].close)
         for model in models:
-            stack.push_async_callback(model.stored)
+            stack.push_async_callback(model.wait_until_stored)
             if await model.warm_up() == "missing":
                 raise NotInstalled(
                     "asking a model needs litellm and instructor", advice="pip install 'bundle-router[model]'"
@@ -107,13 +107,13 @@ class ModelTrials:
         facts = Facts(capabilities=frozenset(row.capabilities))
         decision = decide(catalog, facts, Activation(), row.as_step())
         if not isinstance(decision, Question):
-            return [routed(row, catalog, decision, 0.0)] * len(selectors)
+            return [judge_row(row, catalog, decision, 0.0)] * len(selectors)
         asked = decision
 
         async def one(selector: StagedSelector) -> RoutedRow:
             started = time.perf_counter()
             reply: Reply = await selector.select(asked, row.as_request().recent)
-            return routed(row, catalog, conclude(asked, reply), (time.perf_counter() - started) * 1e3)
+            return judge_row(row, catalog, conclude(asked, reply), (time.perf_counter() - started) * 1e3)
 
         return list(await asyncio.gather(*map(one, selectors)))
 

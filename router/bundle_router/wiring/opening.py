@@ -52,9 +52,9 @@ class PinnedCatalog:
 
     def catalog(self) -> Catalog:
         """Return the catalog with the cards of the pins as they were read last."""
-        from bundle_router.core.tools.pins.usable import pinned
+        from bundle_router.core.tools.pins.usable import with_pinned_cards
 
-        return pinned(self._unpinned, self.pins)
+        return with_pinned_cards(self._unpinned, self.pins)
 
     def has_changed(self) -> bool:
         """Return whether there are other pins than were read last; they are read. Raises CorruptPins once."""
@@ -128,7 +128,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.media import describe
     from bundle_router.adapters.monty import MontyPrograms
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
-    from bundle_router.adapters.workers import in_turn
+    from bundle_router.adapters.workers import run_in_turn
 
     tools, _ = local_cards(how.local)
     pinned = PinnedCatalog(open_pins(how.config), read_unpinned(how.config, how.local))
@@ -154,7 +154,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
         scratch=ScratchFolder,
         programs=MontyPrograms(),
         queries=query_json,
-        in_thread=partial(in_turn, "shaped"),
+        in_thread=partial(run_in_turn, "shaped"),
     )
     kept = open_store(how.runs, catalog, clock, redactor, how.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
@@ -166,7 +166,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
             store=kept,
             capabilities=capabilities,
             workspace=str(how.workspace),
-            servers=servers.behind(catalog, pins, approved),
+            servers=servers.servers_behind(catalog, pins, approved),
             versions={"bundle_router": package_version()},
         )
 

@@ -108,7 +108,7 @@ class RunReader:
         """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
         line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        before, after = self.index.beside(run_id, seq)
+        before, after = self.index.neighbours_of(run_id, seq)
         return DecisionDetail(
             record=record,
             line=line,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.admission import Admitted, AdmittedTool
-from bundle_router.core.tools.admission.cleaning import revealed
+from bundle_router.core.tools.admission.cleaning import reveal
 from bundle_router.core.tools.pins.compare import Comparison, compare, report_lines
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import RequestError
@@ -157,7 +157,7 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
     arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
     yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"
     text = definition.get("description")
-    yield from (f"    | {line}" for line in revealed(text if isinstance(text, str) else "").splitlines()[:40])
+    yield from (f"    | {line}" for line in reveal(text if isinstance(text, str) else "").splitlines()[:40])
     yield from (f"    note: {note}" for note in tool.notes)
 
 

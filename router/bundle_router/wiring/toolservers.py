@@ -61,7 +61,7 @@ class PinnedServers:
             authorization=Authorization(token_folder(), keep_secret=redactor.keep),
         )
 
-    def behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
+    def servers_behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
         """Return the servers behind these pins; `catalog` has their cards. Arguments are checked against those from now
         on: a tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
         `Servers` takes it."""

@@ -30,7 +30,7 @@ from bundle_router.core.records.replayed import conclude
 from bundle_router.engine.selecting import SearchSelector, StagedSelector
 from bundle_router.ports import Readiness
 from bundle_router.review.evaluation import LabelledRow
-from bundle_router.review.model_comparison import Estimate, RoutedRow, figures_of, routed
+from bundle_router.review.model_comparison import Estimate, RoutedRow, figures_of, judge_row
 from bundle_router.testing import FakeDiagnostics
 
 from tests.benchmarks.routing import routing_data
@@ -91,7 +91,7 @@ async def measure(
         if model is not None:
             model.needed = frozenset(row.bundles)
         reply = await selector.select(asked, row.as_request().recent)
-        found.append(routed(row, catalog, conclude(asked, reply), 0.0))
+        found.append(judge_row(row, catalog, conclude(asked, reply), 0.0))
     return found
 
 

@@ -69,7 +69,7 @@ def real_servers(path: Path) -> LabelledSet:
                 continue
             schemas[id_] = tool.get("inputSchema") or {}
             seen.append(id_)
-            tools.append(ToolText.of_schema(id_, server, tool["name"], tool.get("description") or "", schemas[id_]))
+            tools.append(ToolText.from_schema(id_, server, tool["name"], tool.get("description") or "", schemas[id_]))
         bundles.append(BundleText(server, f"Tools of the server {server}.", (), tuple(seen)))
     return LabelledSet("real servers", tools, bundles, [], schemas)
 

@@ -83,7 +83,7 @@ def load(root: Path, name: str, *, limit: int | None = None) -> LabelledSet:
     for tool in tools:
         members[tool["server"]].append(tool["id"])
     texts = [
-        ToolText.of_schema(t["id"], t["server"], t["name"], t["description"] or "", t["inputSchema"] or {})
+        ToolText.from_schema(t["id"], t["server"], t["name"], t["description"] or "", t["inputSchema"] or {})
         for t in tools
     ]
     bundles = [

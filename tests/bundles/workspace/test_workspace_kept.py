@@ -235,7 +235,7 @@ def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]
                 root_fd=root.fd,
                 report_fd=-1,
                 write=(private,),
-                read=confine.readable(rule, binary),
+                read=confine.readable_paths(rule, binary),
                 devices=confine.DEVICES,
             ),
             **changes,

@@ -13,7 +13,7 @@ import psycopg
 from bundle_router.adapters.archive.archive import RunArchive, RunSummary, is_run_id, summary_of
 from bundle_router.adapters.archive.label_files import correction_from, label_line
 from bundle_router.adapters.postgres.artifact_rows import MAX_ROW_BYTES, PostgresArtifacts, free_artifacts
-from bundle_router.adapters.postgres.connections import Pool, translated, without_objects
+from bundle_router.adapters.postgres.connections import Pool, to_storage_error, without_objects
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
@@ -45,10 +45,10 @@ class PostgresArchive(RunArchive):
         self._pool = Pool(plain, wait_s=wait_s)
         self.where = self._pool.where
         try:
-            with self._pool.lent() as connection:
+            with self._pool.lend() as connection:
                 migrate(connection)
         except psycopg.Error as error:
-            raise translated("prepare the tables", self.where, error) from None
+            raise to_storage_error("prepare the tables", self.where, error) from None
         self._objects = ObjectStore(objects) if objects else None
         self._session = WriterSession(self._pool)
         weakref.finalize(self, self._pool.close)
@@ -81,7 +81,7 @@ class PostgresArchive(RunArchive):
 
     def summary(self, run_id: str) -> RunSummary:
         text, count, size = self._row(_SUMMARY, run_id)
-        workers = self._session.who_has(run_id)
+        workers = self._session.writers_of(run_id)
         header = self._header_of(run_id, text)
         return summary_of(
             header,
@@ -150,16 +150,16 @@ class PostgresArchive(RunArchive):
     def add_label(self, run_id: str, correction: StepLabel) -> str:
         place = self.path_text(run_id)
         try:
-            with self._pool.lent() as connection:
+            with self._pool.lend() as connection:
                 connection.execute(
                     "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
                 )
         except psycopg.Error as error:
-            raise translated("label a run", self.where, error) from None
+            raise to_storage_error("label a run", self.where, error) from None
         return place
 
     def delete(self, run_id: str) -> bool:
-        if self._session.who_has(run_id):
+        if self._session.writers_of(run_id):
             return False
         digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
         self._pool.fetch("delete from router_runs where run_id = %s", (run_id,), doing="delete a run")
@@ -183,17 +183,17 @@ class PostgresArchive(RunArchive):
         """
         header = source.header(run_id)
         try:
-            with self._pool.lent(time.monotonic() + LONG_S) as connection, connection.transaction():
+            with self._pool.lend(time.monotonic() + LONG_S) as connection, connection.transaction():
                 connection.execute(f"set local statement_timeout = {int(LONG_S * 1000)}")
                 self._take_in(connection, source, run_id, header)
         except psycopg.errors.UniqueViolation as error:
             if error.diag.constraint_name != "router_runs_pkey":
-                raise translated("take a run in", self.where, error) from None
+                raise to_storage_error("take a run in", self.where, error) from None
             raise RequestError(
                 f"there is a run {run_id!r} in {self.where}", advice="prune it first, or take in others"
             ) from None
         except psycopg.Error as error:
-            raise translated("take a run in", self.where, error) from None
+            raise to_storage_error("take a run in", self.where, error) from None
 
     def _take_in(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str, header: RunHeader) -> None:
         text = header.to_text()

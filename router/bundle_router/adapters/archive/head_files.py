@@ -38,7 +38,7 @@ class FolderHeads:
                 if before is not None and (before.count, before.pruned) >= (count, pruned):
                     return
                 number = before.number if before is not None else self._next_number()
-                head = KeptHead(run_id, number, count, hash_, pruned).signed(self.key)
+                head = KeptHead(run_id, number, count, hash_, pruned).sign(self.key)
                 line = head.to_line()
                 os.pwrite(fd, line, 0)
                 os.ftruncate(fd, len(line))

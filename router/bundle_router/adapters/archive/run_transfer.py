@@ -68,10 +68,6 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
     return path
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_EXCL, 0o600)
-
-
 def _write(path: Path, lines: Iterable[bytes]) -> None:
-    with open(path, "wb", opener=_open_private) as file:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)) as file:
         file.writelines(lines)

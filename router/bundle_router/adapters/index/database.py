@@ -169,7 +169,7 @@ def _make_private(path: str) -> None:
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Turn a database's error into a StorageError that says what could not be done."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -283,7 +283,7 @@ def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
     """Return the rows of every table, in batches. Times are aware. Raises StorageError."""
     engine = open_engine(url)
     try:
-        with explained("read"), engine.connect() as connection:
+        with translate_errors("read"), engine.connect() as connection:
             for table, columns in COLUMNS.items():
                 of = tables()[table].__table__
                 times = [name for name, kind in columns.items() if kind == "timestamp"]

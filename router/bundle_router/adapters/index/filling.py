@@ -12,12 +12,12 @@ from bundle_router.adapters.index.database import (
     BATCH,
     META,
     TEXTS,
-    explained,
     has_current_tables,
     insert_rows,
     open_engine,
     prepare,
     tables,
+    translate_errors,
     writing,
 )
 from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
@@ -75,7 +75,7 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
     """
     engine = open_engine(url)
     try:
-        with explained("written"), writing(engine) as connection:
+        with translate_errors("written"), writing(engine) as connection:
             prepare(connection, named=named)
             filling, stamps = _Filling(connection, archive), archive.stamps()
             for run_id in run_ids:
@@ -99,7 +99,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
 
     `report` is told how many of how many changed runs are done. Raises RequestError, StorageError.
     """
-    with explained("brought up to date"):
+    with translate_errors("brought up to date"):
         with writing(engine) as connection:
             if not has_current_tables(connection):
                 prepare(connection, named=False)
@@ -207,7 +207,7 @@ class _Filling:
         begun = [dict(row) for row in self._connection.execute(calls.select().where(unfinished)).mappings()]
         self._connection.execute(calls.delete().where(unfinished))
         rows = RunRows(run_id, seqs)
-        rows.take_up(begun)
+        rows.resume_calls(begun)
         return rows
 
     def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
@@ -225,7 +225,7 @@ class _Filling:
             self.problems.append((run_id, problem))
             self.drop(run_id)
             positions, head, rows = {}, "", RunRows(run_id)
-        for table, row in rows.unfinished():
+        for table, row in rows.unfinished_calls():
             self._add(run_id, table, row)
         self._add_labels(run_id, rows)
         self._set_run(run_id, problem)

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, explained, open_engine
+from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, open_engine, translate_errors
 from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import RefreshResult, refresh
 from bundle_router.adapters.index.overviews import record_rows, stats
@@ -151,7 +151,7 @@ class RunIndex:
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
-        with explained("read"), self._engine.connect() as connection:
+        with translate_errors("read"), self._engine.connect() as connection:
             yield connection
 
     def _rows(self, connection: Connection, query: str, **bound: Any) -> list[dict[str, Any]]:
@@ -250,7 +250,7 @@ class RunIndex:
             f"select * from {PREFIX}{table} where run_id = :run_id and seq >= :start order by seq limit :limit",
             run_id=run_id, start=start, limit=limit,
         )  # fmt: skip
-        return [typed(table, row) for row in rows]
+        return [restore_types(table, row) for row in rows]
 
     def _rows_between(
         self, connection: Connection, table: Table, run_id: str, start: int, last: int
@@ -261,9 +261,9 @@ class RunIndex:
             "order by seq, position",
             run_id=run_id, start=start, last=last,
         )  # fmt: skip
-        return [typed(table, row) for row in rows]
+        return [restore_types(table, row) for row in rows]
 
-    def beside(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
+    def neighbours_of(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
         """Return the decisions of a run before and after a record."""
         with self._connect() as connection:
             (row,) = self._rows(
@@ -284,7 +284,7 @@ class RunIndex:
                 f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
                 run_id=run_id, limit=limit, **equal,
             )  # fmt: skip
-        return [typed(table, row) for row in rows]
+        return [restore_types(table, row) for row in rows]
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
         """Return the bundles that the run showed and never called, with the steps they were shown at."""
@@ -334,7 +334,7 @@ class RunIndex:
                 f"where {SEARCH} match :match {only}order by bm25({SEARCH}), r.began desc, t.seq limit :limit",
                 match=match, limit=limit, **({"run_id": run_id} if run_id is not None else {}),
             )  # fmt: skip
-        return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], instant(r["began"])) for r in rows]
+        return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"])) for r in rows]
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
         """Return the records that made the artifact, then those whose arguments name it, by time."""
@@ -355,7 +355,7 @@ class RunIndex:
             )  # fmt: skip
         return [
             ArtifactUse(
-                row["run_id"], row["seq"], instant(row["time"]), row["kind"], row["tool"] or "",
+                row["run_id"], row["seq"], iso_time(row["time"]), row["kind"], row["tool"] or "",
                 row.get("mime_type") or "", row.get("bytes") or 0, row.get("name") or "", row.get("role") or "",
                 is_taken,
             )
@@ -368,7 +368,7 @@ class RunIndex:
         where, bound = conditions(query.runs)
         with self._connect() as connection:
             rows, total = record_rows(lambda text, **more: self._rows(connection, text, **bound, **more), where, query)
-        return [{**row, "time": instant(row["time"])} for row in rows], total
+        return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return what the chosen runs come to."""
@@ -417,24 +417,24 @@ def match_of(words: str) -> str:
 def run_of(row: Mapping[str, Any]) -> RunRow:
     """Return a row of `runs` as a value: absent numbers are 0, absent words empty."""
     absent: dict[str, Any] = {"text": "", "integer": 0, "real": 0.0}
-    known = typed("runs", row)
+    known = restore_types("runs", row)
     values: dict[str, Any] = {
         name: known[name] if known[name] is not None else absent[kind] for name, kind in COLUMNS["runs"].items()
     }
     return RunRow(**values)
 
 
-def typed(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def restore_types(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with its times as times and its booleans as booleans, which SQLite has not."""
     kinds = COLUMNS[table]
     return {
-        name: instant(value) if kinds.get(name) == "timestamp"
+        name: iso_time(value) if kinds.get(name) == "timestamp"
         else bool(value) if kinds.get(name) == "boolean" and value is not None else value
         for name, value in row.items()
     }  # fmt: skip
 
 
-def instant(value: Any) -> str:
+def iso_time(value: Any) -> str:
     """Return the time that SQLite holds, as records have it; empty for none."""
     return value.replace(" ", "T") + "Z" if isinstance(value, str) else ""
 

@@ -16,7 +16,7 @@ from bundle_router.adapters.json_schema.verdicts import (
     Unchecked,
     ValueCheck,
     ValuePlace,
-    shown,
+    display_value,
 )
 
 
@@ -34,58 +34,62 @@ def _type(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: Valu
         if name == kind or (name == "integer" and kind == "number" and (isinstance(value, int) or value.is_integer())):
             return True
     wanted = ", ".join(repr(name) for name in names[:20]) if isinstance(names, list) else repr(names)
-    return check.wrong(place, f"{shown(value)} is not of type {wanted}")
+    return check.report(place, f"{display_value(value)} is not of type {wanted}")
 
 
 def _enum(check: ValueCheck, values: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     if check.canonical(place.value) in check.schema.equals(values, check):
         return True
-    some = ", ".join(shown(value) for value in values[:20]) + (", …" if len(values) > 20 else "")
-    return check.wrong(place, f"{shown(place.value)} is not one of [{some}]")
+    some = ", ".join(display_value(value) for value in values[:20]) + (", …" if len(values) > 20 else "")
+    return check.report(place, f"{display_value(place.value)} is not one of [{some}]")
 
 
 def _const(check: ValueCheck, wanted: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     if check.canonical(place.value) == check.canonical(wanted):
         return True
-    return check.wrong(place, f"{shown(wanted)} was expected")
+    return check.report(place, f"{display_value(wanted)} was expected")
 
 
 def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     check.spend(1)
-    return check.fits_too(check.schema.target("#" if reference is True else reference), place)
+    return check.fits_other(check.schema.target("#" if reference is True else reference), place)
 
 
 def _all_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return _all_fit(place, (check.fits_too(schema, place) for schema in schemas))
+    return _all_fit(place, (check.fits_other(schema, place) for schema in schemas))
 
 
 def _any_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     fine = False
     for schema in schemas:
-        if check.fits_too(schema, place, quietly=True):
+        if check.fits_other(schema, place, quietly=True):
             fine = True
             if place.seen is None:
                 break
-    return fine or check.wrong(place, f"{shown(place.value)} is not valid under any of the given schemas")
+    return fine or check.report(place, f"{display_value(place.value)} is not valid under any of the given schemas")
 
 
 def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     fitting = 0
     for schema in schemas:
-        fitting += check.fits_too(schema, place, quietly=True)
+        fitting += check.fits_other(schema, place, quietly=True)
         if fitting > 1:
-            return check.wrong(place, f"{shown(place.value)} is valid under more than one of the given schemas")
-    return fitting == 1 or check.wrong(place, f"{shown(place.value)} is not valid under any of the given schemas")
+            return check.report(
+                place, f"{display_value(place.value)} is valid under more than one of the given schemas"
+            )
+    return fitting == 1 or check.report(
+        place, f"{display_value(place.value)} is not valid under any of the given schemas"
+    )
 
 
 def _not(check: ValueCheck, schema: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     refused = not check.fits(schema, ValuePlace(place.value, place.parent, place.name, False, None, place.kind))
-    return refused or check.wrong(place, f"{shown(place.value)} is what it should not be")
+    return refused or check.report(place, f"{display_value(place.value)} is what it should not be")
 
 
 def _if(check: ValueCheck, condition: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    branch = "then" if check.fits_too(condition, place, quietly=True) else "else"
-    return branch not in schema or check.fits_too(schema[branch], place)
+    branch = "then" if check.fits_other(condition, place, quietly=True) else "else"
+    return branch not in schema or check.fits_other(schema[branch], place)
 
 
 # --- keywords: numbers and texts -------------------------------------------------------------------------------------
@@ -104,7 +108,9 @@ def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any
         size = size_of(place.value)
         if holds(size, _number(limit)):
             return True
-        return check.wrong(place, words.format(value=shown(place.value), size=size, limit=shown(limit)))
+        return check.report(
+            place, words.format(value=display_value(place.value), size=size, limit=display_value(limit))
+        )
 
     return check_limit
 
@@ -134,12 +140,12 @@ def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], pl
         fine = Fraction(repr(place.value)) % Fraction(repr(divisor)) == 0
     except ValueError:
         raise Unchecked("a number that is none, or is too long") from None
-    return fine or check.wrong(place, f"{shown(place.value)} is not a multiple of {shown(divisor)}")
+    return fine or check.report(place, f"{display_value(place.value)} is not a multiple of {display_value(divisor)}")
 
 
 def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     if check.matches(pattern, place.value) is False:
-        return check.wrong(place, f"{shown(place.value)} does not match {shown(pattern)}")
+        return check.report(place, f"{display_value(place.value)} does not match {display_value(pattern)}")
     return True
 
 
@@ -154,7 +160,7 @@ def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: 
         prefix, rest = items, schema.get("additionalItems")
     inner = prefix if rest is None else chain(prefix, repeat(rest))
     parts = enumerate(zip(inner, place.value, strict=False))
-    fine = _all_fit(place, (check.fits_inside(schema, place, index, item) for index, (schema, item) in parts))
+    fine = _all_fit(place, (check.part_fits(schema, place, index, item) for index, (schema, item) in parts))
     if place.seen is not None:
         place.seen.prefix = max(place.seen.prefix, len(prefix))
         place.seen.all_items |= rest is not None
@@ -163,15 +169,15 @@ def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: 
 
 def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
     quiet = ValuePlace(place.value, place.parent, place.name, False, None, place.kind)
-    found = [index for index, item in enumerate(place.value) if check.fits_inside(wanted, quiet, index, item)]
+    found = [index for index, item in enumerate(place.value) if check.part_fits(wanted, quiet, index, item)]
     if place.seen is not None and check.schema.draft >= 2020:
         place.seen.indexes.update(found)
     counted = check.schema.draft >= 2019
     least, most = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
     if len(found) < _number(least):
-        return check.wrong(place, f"{len(found)} of its items are as {_number(least)} of them must be")
+        return check.report(place, f"{len(found)} of its items are as {_number(least)} of them must be")
     if most is not None and len(found) > _number(most):
-        return check.wrong(place, f"{len(found)} of its items are as {_number(most)} of them may be")
+        return check.report(place, f"{len(found)} of its items are as {_number(most)} of them may be")
     return True
 
 
@@ -182,7 +188,7 @@ def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], pl
     for item in place.value:
         text = check.canonical(item)
         if text in met:
-            return check.wrong(place, f"{shown(item)} is in it more than once: its items must be unique")
+            return check.report(place, f"{display_value(item)} is in it more than once: its items must be unique")
         met.add(text)
     return True
 
@@ -221,7 +227,7 @@ def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], pl
         elif place.seen is not None and (inner or unsure):
             place.seen.names.add(name)
         for other in inner:
-            fine &= check.fits_inside(other, place, name, value)
+            fine &= check.part_fits(other, place, name, value)
         if not (fine or place.reports):
             return False
     if additional is not None:
@@ -235,10 +241,10 @@ def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tup
     """Return whether each part fits; where none may be, one sentence names the first of them."""
     if schema is False:
         names = [name for name, _ in parts]
-        some = ", ".join(shown(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
+        some = ", ".join(display_value(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
         was = "was" if len(names) == 1 else "were"
-        return not names or check.wrong(place, f"{what} are not allowed ({some} {was} unexpected)")
-    return _all_fit(place, (check.fits_inside(schema, place, name, value) for name, value in parts))
+        return not names or check.report(place, f"{what} are not allowed ({some} {was} unexpected)")
+    return _all_fit(place, (check.part_fits(schema, place, name, value) for name, value in parts))
 
 
 def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -253,14 +259,14 @@ def _unevaluated_properties(check: ValueCheck, inner: Any, _schema: Mapping[str,
 
 
 def _property_names(check: ValueCheck, inner: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    return _all_fit(place, (check.fits_inside(inner, place, name, name) for name in place.value))
+    return _all_fit(place, (check.part_fits(inner, place, name, name) for name in place.value))
 
 
 def _required(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     check.spend(len(names) // 8)
     missing = [name for name in names if name not in place.value]
     for name in missing[:MAX_SENTENCES]:
-        check.wrong(place, f"{shown(name)} is a required property")
+        check.report(place, f"{display_value(name)} is a required property")
     return not missing
 
 
@@ -274,9 +280,11 @@ def _dependencies(check: ValueCheck, needs: Any, _schema: Mapping[str, Any], pla
         if isinstance(needed, list):
             check.spend(len(needed) // 8)
             missing = [other for other in needed if other not in place.value]
-            fits = not missing or check.wrong(place, f"{shown(missing[0])} is a dependency of {shown(name)}")
+            fits = not missing or check.report(
+                place, f"{display_value(missing[0])} is a dependency of {display_value(name)}"
+            )
         else:
-            fits = check.fits_too(needed, place)
+            fits = check.fits_other(needed, place)
         fine &= fits
     return fine
 

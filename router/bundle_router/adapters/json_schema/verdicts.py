@@ -211,7 +211,7 @@ class ValueCheck:
             self.spend(1)
             return True
         if schema is False:
-            return self.wrong(place, f"{shown(place.value)} is not allowed here")
+            return self.report(place, f"{display_value(place.value)} is not allowed here")
         plan = self.schema.plans.get(id(schema)) or self.schema.plan(schema, self)
         keywords = plan[place.kind]
         self.spend(1 + len(keywords))
@@ -227,12 +227,12 @@ class ValueCheck:
         place.seen = outer
         return fine
 
-    def fits_inside(self, schema: Any, place: ValuePlace, name: str | int, value: Any) -> bool:
+    def part_fits(self, schema: Any, place: ValuePlace, name: str | int, value: Any) -> bool:
         """Return whether a part of the place's value fits."""
         kind = KINDS.get(type(value)) or self.kind(value)
         return self.fits(schema, ValuePlace(value, place, name, place.reports, None, kind))
 
-    def fits_too(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
+    def fits_other(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
         """Return whether the same value fits another schema; if so, what that evaluated counts as evaluated."""
         seen = SeenParts() if place.seen is not None else None
         reports = place.reports and not quietly
@@ -243,7 +243,7 @@ class ValueCheck:
             self.spend(place.seen.add(seen))
         return True
 
-    def wrong(self, place: ValuePlace, sentence: str) -> bool:
+    def report(self, place: ValuePlace, sentence: str) -> bool:
         if place.reports:
             self.sentences.append(f"{place.path()}: {sentence}")
             if len(self.sentences) >= MAX_SENTENCES:
@@ -336,7 +336,7 @@ def _canonical_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def shown(value: Any) -> str:
+def display_value(value: Any) -> str:
     """Return the value for a message. Never the whole of a large one."""
     if isinstance(value, dict):
         return f"an object of {len(value)}"

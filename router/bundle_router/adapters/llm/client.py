@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
+from bundle_router.adapters.llm.loading import Libraries, installed, load, silence_warnings
 from bundle_router.adapters.llm.responses import UnusableAnswer, check, failure_of, metered, raw_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
@@ -126,7 +126,7 @@ class LiteLlm:
         """
         handler = libraries.handler(session)
         with warnings.catch_warnings():
-            quieten()
+            silence_warnings()
             for model in (*self._models, ModelChoice("openai/rehearsal")):
                 nowhere = replace(model, base_url="http://127.0.0.1:9", key_env=_NO_KEY)
                 request = ModelRequest(nowhere, "rehearsal", "{}", shape_for(("a", "b")))

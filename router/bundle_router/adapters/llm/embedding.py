@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.llm.loading import Libraries, installed, load, quieten
+from bundle_router.adapters.llm.loading import Libraries, installed, load, silence_warnings
 from bundle_router.adapters.llm.responses import failure_of
 from bundle_router.adapters.llm.wire import Allowance, allowance, open_session
 from bundle_router.adapters.loop import LoopThread
@@ -112,7 +112,7 @@ class LiteLlmEmbedder:
             return False
         self._libraries, self._session = loaded, open_session(max_bytes=MAX_BYTES)
         with warnings.catch_warnings():
-            quieten()
+            silence_warnings()
             await self._rehearse(loaded.handler(self._session))
         return True
 

@@ -90,7 +90,7 @@ def _import() -> Libraries:
         import litellm
 
         _ = instructor.from_litellm  # it loads its parts on first use
-    quieten()
+    silence_warnings()
     litellm.suppress_debug_info = True
     if not is_hosts:
         for handler in (handler for name in _LITELLM for handler in logging.getLogger(name).handlers):
@@ -98,7 +98,7 @@ def _import() -> Libraries:
     return Libraries(litellm, instructor)
 
 
-def quieten() -> None:
+def silence_warnings() -> None:
     """Ignore three warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
     one, the coroutine that litellm drops when a call is cancelled while it is still being prepared, and what pydantic
     remarks on a completion with parts of the wrong type, of which it quotes some."""

@@ -47,18 +47,18 @@ class Authorization:
             from bundle_router.adapters.mcp.oauth import Provider
 
         return Provider(
-            server, self.kept(server, scope), self.person, lambda value: self.keep_secret(server.name, value)
+            server, self.token_file(server, scope), self.person, lambda value: self.keep_secret(server.name, value)
         )
 
-    def missing(self, server: Server, scope: Scope) -> str:
+    def why_unauthorized(self, server: Server, scope: Scope) -> str:
         """Return why the server can't be used before a person authorizes it, and how they do; empty when it can."""
         if server.auth is None or self.person is not None:
             return ""
         from bundle_router.adapters.mcp.receiver import command_for
 
-        why = self.kept(server, scope).unusable(time.time())
+        why = self.token_file(server, scope).why_unusable(time.time())
         return f"{why} ({command_for(server.name, scope.principal)})" if why else ""
 
-    def kept(self, server: Server, scope: Scope) -> TokenFile:
+    def token_file(self, server: Server, scope: Scope) -> TokenFile:
         """Return where the tokens of a server and principal are."""
         return TokenFile(self.folder, server.url or "", scope.principal)

@@ -39,7 +39,7 @@ class Wire(Protocol):
     def stateful(self) -> bool:
         """Whether the other side keeps state for us, which nobody else's calls should share."""
 
-    def settled(self, hears: Callable[[str], bool]) -> None:
+    def note_era(self, hears: Callable[[str], bool]) -> None:
         """Note that the era is known: from now on a failing request fails alone. `hears`: whether anybody is there for
         a notification, by its method."""
 
@@ -124,7 +124,7 @@ class Connection:
                 session = sdk.RawSession(dispatcher, self._client, self._gives, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
-                self._wire.settled(session.hears)
+                self._wire.note_era(session.listens_to)
                 session.is_own = self._wire.stateful
                 session.carrier = self._wire.carrier(is_modern=session.is_modern)
                 self.identity = _identity(session)

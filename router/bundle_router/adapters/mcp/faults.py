@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
-from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, unanswerable
+from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, why_unanswerable
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.dataclass import dataclass
 
@@ -96,7 +96,7 @@ class RequestState:
     client: Client | None = None
     _scope: anyio.CancelScope | None = None
 
-    async def guarded(self, work: Awaitable[T]) -> T:
+    async def until_aborted(self, work: Awaitable[T]) -> T:
         """Await, unless and until the exchange is aborted. Raises Aborted."""
         import anyio  # with the SDK, which is loaded by now
 
@@ -140,13 +140,13 @@ MAX_MESSAGE: Final = 2_000
 """Characters of a server's error message that are passed on."""
 
 
-def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
+def read_answer(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
     """Return a result, or a request for input: of the client where there is one, and else of nobody here."""
     take_out_nan(raw)
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
-            if wanted := unanswerable(raw, client):
+            if wanted := why_unanswerable(raw, client):
                 return RawResult((Text(_no_input(name, wanted)),), "tool_error", "input_required")
             return RawResult(
                 (Text(f"{name} asked the client for more: {_wanted_inputs(raw)}."),), "ok", "input_required", answer
@@ -158,11 +158,11 @@ def answered(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client 
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def passed(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
+def read_reply(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
     """Return the answer to a request other than a call."""
     take_out_nan(raw)
     answer = ServerReply(raw)
-    wanted = unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
+    wanted = why_unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
     if not wanted:
         return answer
     return ServerReply(outcome="tool_error", code="input_required", text=_no_input(name, wanted))
@@ -183,7 +183,7 @@ def _wanted_inputs(raw: Mapping[str, Any]) -> str:
     return ", ".join(sorted({str(method)[:50] for method in methods})) or "another round"
 
 
-def refused(name: str, error: RpcError, client: Client | None) -> RawResult:
+def error_result(name: str, error: RpcError, client: Client | None) -> RawResult:
     """Return the server answered with an error instead of a result: its own words, as it may say what to do better."""
     own = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
@@ -198,19 +198,19 @@ def own_error(error: RpcError) -> ServerError:
     return ServerError(error.code, message, error.data)
 
 
-def unanswered(raw: RawResult) -> ServerReply:
+def no_answer_reply(raw: RawResult) -> ServerReply:
     """Return why there is no answer to a request other than a call."""
     text = " ".join(block.text for block in raw.blocks if isinstance(block, Text))
     return ServerReply(outcome=raw.outcome, code=raw.code, text=text)
 
 
-def told_no(error: RpcError) -> ServerReply:
+def error_reply(error: RpcError) -> ServerReply:
     """Return a server's error, as the answer to a request other than a call."""
     own = own_error(error)
     return ServerReply(error=own, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=own.message)
 
 
-def faulted(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
+def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
     """Return the server, or the way to it, failed."""
     if fault.kind == "timeout":
         text = f"{name} took longer than {timeout_s:g} s and was stopped."
@@ -225,6 +225,6 @@ def circuit_open(name: str, server: str, again_in_s: float) -> RawResult:
     return RawResult((Text(text),), "unavailable", "circuit_open")
 
 
-def busy(name: str, server: str) -> RawResult:
+def busy_result(name: str, server: str) -> RawResult:
     text = f"{name} was not called: server {server!r} has more calls waiting than it can take. Try again later."
     return RawResult((Text(text),), "busy", "busy")

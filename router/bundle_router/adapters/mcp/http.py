@@ -28,7 +28,7 @@ import httpx2
 from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for
-from bundle_router.adapters.workers import in_turn
+from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.lines import cut_deep
 
@@ -76,7 +76,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         if endpoint:
             exchange.fault = None
         try:
-            response = await exchange.guarded(self._inner.handle_async_request(request))
+            response = await exchange.until_aborted(self._inner.handle_async_request(request))
         except httpx2.TransportError as error:
             exchange.fault = _fault_of(error)
             if aside or (endpoint and self.ready):
@@ -183,7 +183,7 @@ class Body(httpx2.AsyncByteStream):
                 raise
         end = (self._held.rfind(b"\n") + 1 if self._is_stream else 0) or len(self._held)
         held, self._held = bytes(self._held[:end]), self._held[end:]
-        return await in_turn("read", partial(cut_deep, held)) if len(held) >= LARGE else cut_deep(held)
+        return await run_in_turn("read", partial(cut_deep, held)) if len(held) >= LARGE else cut_deep(held)
 
     async def _bounded(self) -> bytes:
         try:
@@ -203,12 +203,12 @@ class Body(httpx2.AsyncByteStream):
         if self._decoder is None:
             if not self._known:
                 raise self._truncated_error("the server compressed its answer in a way that was not asked for")
-            return await self._exchange.guarded(anext(self._source))
+            return await self._exchange.until_aborted(anext(self._source))
         while True:
             if self._rest:
                 await asyncio.sleep(0)  # a little of it unpacks into much: the others' calls have their turn between
             else:
-                self._rest = await self._exchange.guarded(anext(self._source))
+                self._rest = await self._exchange.until_aborted(anext(self._source))
             try:
                 piece: bytes = self._decoder.decompress(self._rest, _PIECE)
             except zlib.error:

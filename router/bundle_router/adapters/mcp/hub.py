@@ -25,19 +25,19 @@ from bundle_router.adapters.mcp.faults import (
     CircuitOpen,
     RpcError,
     ServerFault,
-    answered,
-    busy,
+    busy_result,
     circuit_open,
-    faulted,
-    passed,
-    refused,
-    told_no,
-    unanswered,
+    error_reply,
+    error_result,
+    fault_result,
+    no_answer_reply,
+    read_answer,
+    read_reply,
 )
 from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import ResourceSubscriptions, SessionPool, given_in
+from bundle_router.adapters.mcp.pool import ResourceSubscriptions, SessionPool, declared_input
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
-from bundle_router.adapters.workers import in_turn
+from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
 from bundle_router.core.models import Data
 from bundle_router.core.models.breaker import Breaker, End, Ticket
@@ -171,13 +171,15 @@ class Hub:
             raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
             await self._note_unexpected(server, tool, scope, raw)
             if is_small((Data(raw),), _INLINE_CHARS):
-                return answered(name, raw, self._bounds.max_blocks, scope.client)
-            return await in_turn("taken_apart", lambda: answered(name, raw, self._bounds.max_blocks, scope.client))
+                return read_answer(name, raw, self._bounds.max_blocks, scope.client)
+            return await run_in_turn(
+                "taken_apart", lambda: read_answer(name, raw, self._bounds.max_blocks, scope.client)
+            )
 
         try:
             result = await self._run_queued(server, name, work, timeout_s)
         except RpcError as error:
-            result = refused(name, error, scope.client)
+            result = error_result(name, error, scope.client)
         waited_ms = queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000
         return RawResult(result.blocks, result.outcome, result.code, result.answer, waited_ms)
 
@@ -187,14 +189,16 @@ class Hub:
         """Return a request other than a call, with the same care. Never raises what a server did."""
 
         async def work(deadline: float) -> ServerReply:
-            return passed(name, await self._with_a_retry(server, method, dict(params), scope, deadline), scope.client)
+            return read_reply(
+                name, await self._with_a_retry(server, method, dict(params), scope, deadline), scope.client
+            )
 
         name = f"{server.name} ({method})"
         try:
             found = await self._run_queued(server, name, work, timeout_s)
         except RpcError as error:
-            return told_no(error)
-        return found if isinstance(found, ServerReply) else unanswered(found)
+            return error_reply(error)
+        return found if isinstance(found, ServerReply) else no_answer_reply(found)
 
     async def _run_queued(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
@@ -208,11 +212,11 @@ class Hub:
             finally:
                 self.guards.leave(server.name)
         except Busy:
-            return busy(name, server.name)
+            return busy_result(name, server.name)
         except CircuitOpen as circuit:
             return circuit_open(name, server.name, circuit.again_in_s)
         except ServerFault as fault:
-            return faulted(name, fault, timeout_s)
+            return fault_result(name, fault, timeout_s)
 
     async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
         """Do it with the breaker's leave, and tell the breaker what became of it. Raises CircuitOpen."""
@@ -238,7 +242,7 @@ class Hub:
             if opened:
                 error = self._errors.get(server.name, "")
                 self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
-                self.pool.doom_server(server.name)
+                self.pool.retire_server(server.name)
 
     async def _with_a_retry(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
@@ -271,7 +275,7 @@ class Hub:
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
         """Doom a connection that has ended. Of the calls that ended with it, one counts against the server."""
         if fault.kind == "session_lost" or not connection.alive:
-            fault.counted = not self.pool.doom(connection)
+            fault.counted = not self.pool.retire(connection)
 
     async def _note_unexpected(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
         """Say so when structured content is not what the tool declared. The content is kept either way."""
@@ -353,8 +357,8 @@ class Hub:
             self._bounds,
             client=self._setting.client,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
-            era="handshake" if given_in(server, scope) else server.era,
-            gives=given_in(server, scope),
+            era="handshake" if declared_input(server, scope) else server.era,
+            gives=declared_input(server, scope),
         )
 
     def _http_pool(self, server: str) -> TcpPool:
@@ -368,7 +372,7 @@ class Hub:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_S)
-            self.pool.reap()
+            self.pool.close_unused()
 
     async def close_run(self, run_id: str) -> None:
         """End what was opened for the run."""

@@ -48,12 +48,12 @@ class Freshness:
     def may_refresh(self, now_ns: int) -> bool:
         return now_ns >= self.retry_ns
 
-    def listed(self, now_ns: int, lifetime_s: float, changes_before: int) -> Freshness:
+    def after_listing(self, now_ns: int, lifetime_s: float, changes_before: int) -> Freshness:
         """After a list was read; `changes_before` is `changes` as it was when the reading began."""
         lifetime_ns = int(lifetime_s * 1e9) if changes_before == self.changes else 0
         return Freshness(now_ns + lifetime_ns, now_ns, self.changes)
 
-    def changed(self, now_ns: int) -> Freshness:
+    def after_change(self, now_ns: int) -> Freshness:
         """After the server said that its list is another now."""
         until = None if self.until_ns is None else min(self.until_ns, now_ns)
         return Freshness(until, now_ns, self.changes + 1)
@@ -156,7 +156,9 @@ class Lists:
         entry.heard = changes
         entry.listing = replace(listing, listed_ns=now)
         self.changes += 1
-        entry.freshness = entry.freshness.listed(now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes)
+        entry.freshness = entry.freshness.after_listing(
+            now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes
+        )
         for name, why in listing.rejected[:20]:
             self._diagnostics.event("warning", "tool.rejected", server=server.name, tool=name, reason=why)
         if listing.cut:
@@ -177,7 +179,7 @@ class Lists:
         """Note that a server's list is another now; None: for everybody."""
         for (name, whose), entry in self._entries.items():
             if name == server.name and principal in (None, whose):
-                entry.freshness = entry.freshness.changed(self._clock.monotonic_ns())
+                entry.freshness = entry.freshness.after_change(self._clock.monotonic_ns())
                 self.changes += 1
 
     async def close(self) -> None:

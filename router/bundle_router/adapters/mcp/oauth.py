@@ -202,7 +202,7 @@ class Provider(OAuthClientProvider):
 
     def _explain_missing_token(self) -> str:
         """Return why there is no token that the server takes, and what helps."""
-        if not self._kept.unusable(time.time()) and self._wants_refresh:
+        if not self._kept.why_unusable(time.time()) and self._wants_refresh:
             return "its token ran out and could not be renewed now"
         return f"it wants to be authorized ({command_for(self._server.name, self._kept.principal)})"
 

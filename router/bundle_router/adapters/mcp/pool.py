@@ -55,7 +55,7 @@ class SessionPool:
             key = self._key(server, scope)
             held, new = self._leases.acquire(key, self._clock.monotonic_ns())
             if new:
-                self.reap()
+                self.close_unused()
                 work = asyncio.get_running_loop().create_task(self._open(server, scope, held))
                 work.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._opening[held.number] = work
@@ -99,32 +99,32 @@ class SessionPool:
         if server.shared:
             places = [(server.name, "", f"#{number}", "") for number in range(server.shared)]
             return min(places, key=self._leases.load)
-        gives = given_in(server, scope)
+        gives = declared_input(server, scope)
         own = server.traits.starts_process or server.name in self._stateful or bool(gives)
         return server.name, scope.principal, scope.run_id if own else "", json.dumps(gives) if gives else ""
 
     # --- letting go --------------------------------------------------------------------------------------------------
 
-    def doom(self, connection: Connection) -> bool:
+    def retire(self, connection: Connection) -> bool:
         """Nobody gets this one any more. False where that was known already."""
         found = [held for held in self._leases.all() if not held.doomed and self._connection_of(held) is connection]
         for held in found:
             self._retire_held(held)
         return bool(found)
 
-    def doom_server(self, server: str) -> None:
+    def retire_server(self, server: str) -> None:
         """Nobody gets any of this server's any more."""
-        self._end(self._leases.doom_where(lambda key: key[0] == server))
+        self._end(self._leases.retire_where(lambda key: key[0] == server))
 
     def _retire_held(self, held: HeldConnection[Key]) -> None:
-        if self._leases.doom(held):
+        if self._leases.retire(held):
             self._end([held])
 
     def release(self, held: HeldConnection[Key]) -> None:
         if self._leases.release(held, self._clock.monotonic_ns()):
             self._end([held])
 
-    def reap(self) -> None:
+    def close_unused(self) -> None:
         """Close what nobody used for long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
@@ -139,13 +139,13 @@ class SessionPool:
     async def close_run(self, run_id: str) -> None:
         """End what belongs to the run, once its last call has ended. Return when it is gone."""
         if run_id:
-            self._end(self._leases.doom_where(lambda key: key[2] == run_id))
+            self._end(self._leases.retire_where(lambda key: key[2] == run_id))
         await self._wait_settled()
 
     async def close(self) -> None:
         """End everything, calls in progress included."""
         self._closed = True
-        self._leases.doom_where(lambda key: True)
+        self._leases.retire_where(lambda key: True)
         for number in list(self._opening):
             work = self._opening.pop(number)
             self._closing.add(asyncio.get_running_loop().create_task(_end(work)))
@@ -168,7 +168,7 @@ class SessionPool:
         return work.result()
 
 
-def given_in(server: Server, scope: Scope) -> Mapping[str, Any]:
+def declared_input(server: Server, scope: Scope) -> Mapping[str, Any]:
     """Return what the client of a request gives in its middle, where the server is to know."""
     if scope.client is None or server.era == "modern" or server.shared:
         return {}

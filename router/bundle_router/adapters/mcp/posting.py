@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
-from bundle_router.adapters.workers import in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dumped, encode_small, parse_finite
+from bundle_router.adapters.workers import run_in_turn
+from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, parse_finite
 from bundle_router.core.tools.transport.lines import cut_deep
 
 INVALID_REQUEST: Final = -32600
@@ -89,7 +89,7 @@ class ModernPosts:
             self._under_way.discard(answer)
         if b"mcp-session-id" in answer.headers:
             self._given_session()
-        return await in_turn("read", answer.result) if answer.is_large else answer.result()
+        return await run_in_turn("read", answer.result) if answer.is_large else answer.result()
 
     def close(self) -> None:
         for answer in list(self._under_way):
@@ -199,19 +199,19 @@ class _Answer:
         if self._stream and not self._event:
             if self._message is None:
                 raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
-            return settled(self._message, self._number)
+            return read_result(self._message, self._number)
         if self.status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         message = read_object(self._held) if self._event or self._kind() == b"application/json" else None
         if message is None:
             raise _garbled_fault("the server's answer is no JSON-RPC message")
-        return settled(message, self._number)
+        return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
         """Return an error status: the server's own JSON-RPC error if it sent one, else what the status says."""
         message = read_object(self._held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
-            return settled({**message, "id": None}, None)
+            return read_result({**message, "id": None}, None)
         raise fault_for(self.status, self.headers.get(b"retry-after", b"").decode("latin-1"), sent=True)
 
     def _kind(self) -> bytes:
@@ -233,7 +233,7 @@ def _garbled_fault(why: str) -> ServerFault:
     return ServerFault("protocol_error", why, sent=True)
 
 
-def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
+def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
     """Return the result in the answer to a request. Raises RpcError, and ServerFault where it is none."""
     error, result = message.get("error"), message.get("result")
     if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
@@ -246,7 +246,7 @@ def settled(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 def _without_surrogates(value: Any) -> Any:
     """Return the JSON value with each lone surrogate as `?`; the value itself where there is none."""
-    text = dumped(value)
+    text = dump(value)
     try:
         text.encode()
     except UnicodeEncodeError:

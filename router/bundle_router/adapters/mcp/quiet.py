@@ -96,7 +96,7 @@ def is_traced() -> bool:
 
 
 @contextmanager
-def traced(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
+def trace_request(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
     """Give the span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
     from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
     from opentelemetry.trace import SpanKind

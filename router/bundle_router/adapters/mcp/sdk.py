@@ -44,7 +44,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
-from bundle_router.adapters.mcp.quiet import is_traced, traced
+from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.lines import cut_deep
 from bundle_router.core.tools.transport.pass_through import (
@@ -136,13 +136,13 @@ class RawSession(ClientSession):
             if client is None and self.is_own:  # nothing says which request is meant: to one of the run's, once
                 client = next((one for one in self._clients if one.log_level), None)
             if client is not None:
-                hear_log(client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
+                forward_log(client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     def _tell(self, followed: str) -> None:
         for updated in self._followed.get(followed, ()):
             updated()
 
-    def hears(self, method: str) -> bool:
+    def listens_to(self, method: str) -> bool:
         """Return whether anybody is there for a notification that comes beside answers."""
         if method == LOG:
             return any(client.log_level for client in self._clients)
@@ -200,7 +200,7 @@ class RawSession(ClientSession):
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         if not is_traced():
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
-        with traced(method, self.carrier.number, params):
+        with trace_request(method, self.carrier.number, params):
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
 
     async def _stamp_request(
@@ -341,7 +341,7 @@ def parse_line(line: bytes) -> SessionMessage | None:
         return None
 
 
-def is_chatter(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
+def is_unheard(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
     """Return whether it is a notification nobody listens to, such as a log line: dropped before it costs a task."""
     inner = message.message
     said = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
@@ -358,7 +358,7 @@ def is_finer(level: str, than: str) -> bool:
     return level in LEVELS and (than not in LEVELS or LEVELS.index(level) < LEVELS.index(than))
 
 
-def hear_log(client: Client, line: Mapping[str, Any]) -> None:
+def forward_log(client: Client, line: Mapping[str, Any]) -> None:
     """Pass on a log line that the client wants."""
     level = line.get("level")
     wanted = client.log_level in LEVELS and level in LEVELS and not is_finer(str(level), client.log_level)

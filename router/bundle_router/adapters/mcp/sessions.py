@@ -215,7 +215,7 @@ class McpSessions:
         absent = [name for name in server.env_names if not self._setting.environ.get(name)]
         if absent:
             return f"its credential {absent[0]} is not set"
-        return self._authorization.missing(server, scope)
+        return self._authorization.why_unauthorized(server, scope)
 
     # --- the ends ----------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import read_object, settled
+from bundle_router.adapters.mcp.posting import read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
-from bundle_router.adapters.workers import in_turn
+from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
@@ -76,13 +76,13 @@ class LineRequests:
         """Return whether the line was the answer to one of these, perhaps to one that nobody waits for any more."""
         if self.number == FIRST_NUMBER:
             return False
-        message = await in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
+        message = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
         number = message.get("id") if message is not None and "method" not in message else None
         if message is None or type(number) is not int or not FIRST_NUMBER <= number < self.number:
             return False
         answer = self._waiting.get(number)
         try:
-            result = settled(message, number)
+            result = read_result(message, number)
         except RpcError as error:
             if answer is not None and not answer.done():
                 answer.set_exception(error)
@@ -151,10 +151,10 @@ class Pipes:
                 if await self.requests.take(line):
                     continue
                 large = len(line) >= LARGE
-                message = await in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
+                message = await run_in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
                 if message is None:
                     self._skip(line)
-                elif not sdk.is_chatter(message, self.hears):
+                elif not sdk.is_unheard(message, self.hears):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
 

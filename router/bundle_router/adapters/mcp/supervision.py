@@ -79,7 +79,7 @@ class SupervisedServer:
         self._pipes = pipes
         self._line = b""
 
-    def hear(self) -> None:
+    def read_orders(self) -> None:
         """Read what the router says. The end of it is the wish that the server end."""
         try:
             part = self.control.recv(65_536)
@@ -99,7 +99,7 @@ class SupervisedServer:
             self.wanted = self.wanted and not rest
             self._start()
 
-    def say(self, **fields: object) -> None:
+    def report(self, **fields: object) -> None:
         """Tell the router. One that is gone must not keep this process from ending the server."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps(fields).encode("ascii") + b"\n")
@@ -109,13 +109,13 @@ class SupervisedServer:
         try:
             self.pid = os.fork()
         except OSError as error:
-            self.say(failed=str(error.strerror or error))
+            self.report(failed=str(error.strerror or error))
             self.ended = True
         if self.pid == 0 and not self.ended:
             self._become(supervisor)
         self.let_go_of_pipes()
         if self.pid:
-            self.say(pid=self.pid)
+            self.report(pid=self.pid)
 
     def _become(self, supervisor: int) -> None:
         """In the child: its own session, its folder, its environment, and then the server. Does not return."""
@@ -138,7 +138,7 @@ class SupervisedServer:
             env: dict[str, str] = self.plan["env"]  # type: ignore[assignment]
             os.execve(argv[0], argv, env)  # noqa: S606  # no shell: an argument list
         except BaseException as error:  # noqa: BLE001  # nothing may return to the supervisor's loop in this process
-            self.say(failed=str(getattr(error, "strerror", None) or error or type(error).__name__))
+            self.report(failed=str(getattr(error, "strerror", None) or error or type(error).__name__))
         finally:
             os._exit(CANT_START)
 
@@ -174,7 +174,7 @@ class Supervision:
                 self._advance_all(time.monotonic())
         except Exception as error:  # what this process did not foresee must be heard of, and leave nobody behind
             for server in self._servers.values():
-                server.say(failed=f"the supervisor failed: {type(error).__name__}: {error}")
+                server.report(failed=f"the supervisor failed: {type(error).__name__}: {error}")
             raise
         finally:
             self._kill_strays()
@@ -202,7 +202,7 @@ class Supervision:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, 4096)
             elif descriptor in self._servers:
-                self._servers[descriptor].hear()
+                self._servers[descriptor].read_orders()
             elif self._router is not None:
                 self._take_over(self._router)
 
@@ -239,7 +239,7 @@ class Supervision:
                     return
                 if child in by_pid:
                     by_pid[child].ended = True
-                    by_pid[child].say(exited=os.waitstatus_to_exitcode(status))
+                    by_pid[child].report(exited=os.waitstatus_to_exitcode(status))
 
     def _advance_all(self, now: float) -> None:
         ending = [server for server in self._servers.values() if server.ended or not server.wanted]

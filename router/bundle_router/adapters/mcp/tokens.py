@@ -60,7 +60,7 @@ class TokenFile:
             return None
         return about.st_ino, about.st_mtime_ns
 
-    def unusable(self, now: float) -> str:
+    def why_unusable(self, now: float) -> str:
         """Return why there is no token to send and none to be had without a person; empty when there may be. `now` in
         seconds since 1970."""
         found = self._read_all()

@@ -81,7 +81,7 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _resolve_values(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, str]) -> dict[str, str]:
     try:
-        return resolved(pairs, environ)
+        return resolve_references(pairs, environ)
     except MissingReference as missing:
         raise ServerFault("credential_missing", str(missing)) from missing
 
@@ -102,7 +102,7 @@ class StdioWire:
     def pid(self) -> int:
         return self._pipes.process.pid
 
-    def settled(self, hears: Callable[[str], bool]) -> None:
+    def note_era(self, hears: Callable[[str], bool]) -> None:
         self._pipes.hears = hears
 
     def carrier(self, *, is_modern: bool) -> LineRequests:
@@ -120,7 +120,7 @@ class HttpWire:
     def stateful(self) -> bool:
         return self.transport.stateful
 
-    def settled(self, hears: Callable[[str], bool]) -> None:
+    def note_era(self, hears: Callable[[str], bool]) -> None:
         self.transport.ready = True
 
     def carrier(self, *, is_modern: bool) -> ModernPosts | None:
@@ -173,7 +173,7 @@ class MissingReference(LookupError):
         self.name = name
 
 
-def resolved(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
+def resolve_references(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the pairs with every reference replaced. Raises MissingReference for one that is unset or empty."""
 
     def value_of(match: re.Match[str]) -> str:

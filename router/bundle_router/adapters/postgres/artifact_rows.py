@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 
-from bundle_router.adapters.postgres.connections import Pool, is_away, translated
+from bundle_router.adapters.postgres.connections import Pool, is_away, to_storage_error
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.core.models.artifacts import ArtifactFile, check_digest, check_size
 from bundle_router.errors import CorruptRun, StorageError
@@ -60,7 +60,7 @@ class PostgresArtifacts:
         deadline = time.monotonic() + 4 * self._pool.wait_s
         for attempt in range(_TRIES):
             try:
-                with self._pool.lent(deadline) as connection, connection.transaction():
+                with self._pool.lend(deadline) as connection, connection.transaction():
                     if is_object and self._objects is not None:  # no prune may take it away before the row is there
                         connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
                         self._objects.put(sha256, data)
@@ -71,7 +71,7 @@ class PostgresArtifacts:
                     raise StorageError(f"run {self._run_id!r} is gone", kind="deleted") from None
             except psycopg.Error as error:
                 if not is_away(error) or attempt == _TRIES - 1 or time.monotonic() > deadline:
-                    raise translated(f"store artifact {sha256}", self._pool.where, error) from None
+                    raise to_storage_error(f"store artifact {sha256}", self._pool.where, error) from None
                 self._pool.drop_idle()
                 time.sleep(0.05 * 2**attempt)
 
@@ -122,7 +122,7 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
     freed = 0
     for sha256 in digests:
         try:
-            with pool.lent() as connection:
+            with pool.lend() as connection:
                 row = connection.execute(_FREE, (sha256,)).fetchone()
                 if row is None:
                     continue
@@ -137,5 +137,5 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
         except psycopg.errors.ForeignKeyViolation:
             continue  # a run has come to name it meanwhile
         except psycopg.Error as error:
-            raise translated("free an artifact", pool.where, error) from None
+            raise to_storage_error("free an artifact", pool.where, error) from None
     return freed

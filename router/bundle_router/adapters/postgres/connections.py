@@ -64,7 +64,7 @@ def is_away(error: psycopg.Error) -> bool:
     return isinstance(error, LOST)
 
 
-def translated(doing: str, where: str, error: psycopg.Error) -> StorageError:
+def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageError:
     """Return the StorageError for an error of the database."""
     why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, pg.DiskFull):
@@ -129,7 +129,7 @@ class Pool:
         return connection
 
     @contextmanager
-    def lent(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
+    def lend(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
         """Lend a connection for the block. One that failed is closed, not lent again.
 
         Raises psycopg.OperationalError where none can be had, StorageError where all are in use for too long.
@@ -170,12 +170,12 @@ class Pool:
         pause = PAUSE_S
         while True:
             try:
-                with self.lent(deadline) as connection:
+                with self.lend(deadline) as connection:
                     cursor = connection.execute(query, parameters)
                     return cursor.fetchall() if cursor.description is not None else []
             except psycopg.Error as error:
                 if not is_away(error) or time.monotonic() + pause >= deadline:
-                    raise translated(doing, self.where, error) from None
+                    raise to_storage_error(doing, self.where, error) from None
                 self.drop_idle()
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
-from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, translated
+from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, to_storage_error
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.records.chain import (
     Appended,
@@ -209,7 +209,7 @@ class PostgresRunLog:
         is_doubtful, looks, pause = False, 0, PAUSE_S
         while True:
             try:
-                with self._pool.lent(deadline) as connection:
+                with self._pool.lend(deadline) as connection:
                     found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
                     is_ours = is_doubtful and values["line"] in found[:1]
                     if is_ours:
@@ -233,7 +233,7 @@ class PostgresRunLog:
                 if not away or time.monotonic() + pause >= deadline:
                     if isinstance(error, UnconfirmedCommit):
                         raise
-                    raise translated("append to a run", self._pool.where, error) from None
+                    raise to_storage_error("append to a run", self._pool.where, error) from None
                 self._pool.drop_idle()
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)

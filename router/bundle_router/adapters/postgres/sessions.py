@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import lock_of
-from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, translated
+from bundle_router.adapters.postgres.connections import BoundedConnection, Pool, to_storage_error
 from bundle_router.core.records.chain import Writer
 
 POLL_S: Final = 0.1
@@ -73,9 +73,9 @@ class WriterSession:
             if self._open[run_id] <= 0:
                 del self._open[run_id]
                 self._run("select pg_advisory_unlock_shared(%s)", run_id)
-        return self.who_has(run_id)
+        return self.writers_of(run_id)
 
-    def who_has(self, run_id: str) -> tuple[Writer, ...]:
+    def writers_of(self, run_id: str) -> tuple[Writer, ...]:
         """Return who works on a run."""
         return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
 
@@ -86,7 +86,7 @@ class WriterSession:
             connection.execute(statement, (self._lock_of(run_id),))
         except psycopg.Error as error:
             connection.close()
-            raise translated("keep a session", self.pool.where, error) from None
+            raise to_storage_error("keep a session", self.pool.where, error) from None
 
     def _live_session(self) -> BoundedConnection:
         """Return the session, replaced where it was lost. The caller holds the lock."""
@@ -109,7 +109,7 @@ class WriterSession:
                 return connection
             except psycopg.Error as error:
                 if time.monotonic() + pause >= deadline:
-                    raise translated("begin a session", self.pool.where, error) from None
+                    raise to_storage_error("begin a session", self.pool.where, error) from None
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
 
@@ -118,7 +118,7 @@ class WriterSession:
         until = time.monotonic() + min(timeout_s, POLL_S)
         connection: Any = None
         try:
-            with self.pool.lent(until + self.pool.wait_s) as connection:
+            with self.pool.lend(until + self.pool.wait_s) as connection:
                 connection.execute("listen router_runs")
                 for notice in connection.notifies(timeout=max(0.0, until - time.monotonic())):
                     if notice.payload == run_id:

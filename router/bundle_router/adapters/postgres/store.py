@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
-from bundle_router.adapters.postgres.connections import Pool, translated, without_objects
+from bundle_router.adapters.postgres.connections import Pool, to_storage_error, without_objects
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
@@ -55,10 +55,10 @@ class PostgresRunStore:
             if self._ready:
                 return
             try:
-                with self.pool.lent() as connection:
+                with self.pool.lend() as connection:
                     migrate(connection)
             except psycopg.Error as error:
-                raise translated("prepare the tables", self.pool.where, error) from None
+                raise to_storage_error("prepare the tables", self.pool.where, error) from None
             self._objects = ObjectStore(self._objects_url) if self._objects_url else None
             self._ready = True
 

@@ -112,7 +112,7 @@ class SecretRedactor:
         strings = values.plain_strings(value)
         if strings is not None and self.redact_many(strings) is strings:
             return value
-        redacted = values.rebuilt(value, self.redact, f"[redacted:{NAMED}]", self._is_placeholder)
+        redacted = values.redact_copy(value, self.redact, f"[redacted:{NAMED}]", self._is_placeholder)
         return value if redacted == value else redacted
 
     def _redact_until_clean(self, data: bytes) -> bytes:

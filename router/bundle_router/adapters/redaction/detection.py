@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
-from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, confirmed, is_long_token
+from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, is_long_token, names_secret
 from bundle_router.dataclass import dataclass
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
@@ -127,7 +127,7 @@ class ShapeRule:
         shape, data = self.shape, text.data
         for spans in pattern(shape.regex).spans(data):
             name = spans[shape.name]
-            if shape.name and not confirmed(shape, data[name[0] : name[1]]):
+            if shape.name and not names_secret(shape, data[name[0] : name[1]]):
                 continue
             for group, (start, end) in enumerate(spans):
                 if group in (0, shape.name) or start < 0:
@@ -229,7 +229,7 @@ class RuleBook:
         """Return whether any probe matches, or would without escapes. False: nothing is to be redacted."""
         if self._set.matching(data) is not None:
             return True
-        return b"\\" in data and self._set.matching(encodings.probed(data)) is not None
+        return b"\\" in data and self._set.matching(encodings.unescape_quickly(data)) is not None
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""

@@ -145,7 +145,7 @@ def unescaped(data: bytes) -> View:
     return _replace_matches(data, ESCAPE, _unescape)
 
 
-def probed(data: bytes) -> bytes:
+def unescape_quickly(data: bytes) -> bytes:
     """Return a text in which nothing matches `ESCAPED`, without its other escapes: `unescaped`, but quick."""
     if b"\\u" in data:
         return unescaped(data).data

@@ -55,7 +55,7 @@ def plain_strings(value: Any) -> list[str] | None:
     return None
 
 
-def rebuilt(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
+def redact_copy(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
     """Return a copy of the value with `redact` applied to every string and `named` in place of every named secret."""
     root: list[Any] = [None]
     tuples: list[tuple[list[Any] | dict[Any, Any], Any, list[Any]]] = []

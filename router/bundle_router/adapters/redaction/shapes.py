@@ -148,6 +148,6 @@ TOKEN_SHAPES: Final = tuple(
 SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
 
 
-def confirmed(shape: SecretShape, name: bytes) -> bool:
+def names_secret(shape: SecretShape, name: bytes) -> bool:
     """Return whether the name group of a shape's match names a secret."""
     return is_secret_name(name.decode("latin-1"))

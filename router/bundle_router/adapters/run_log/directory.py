@@ -90,7 +90,7 @@ class SpareDescriptors:
                     self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def lend(self) -> Iterator[None]:
         with self._lock:
             while self._fds:
                 os.close(self._fds.pop())
@@ -104,7 +104,7 @@ SPARE: Final = SpareDescriptors()
 
 
 @contextmanager
-def translated(doing: str, path: str) -> Iterator[None]:
+def translate_errors(doing: str, path: str) -> Iterator[None]:
     """Turn an OSError of the block into a StorageError that says what was being done, and where."""
     try:
         yield
@@ -126,7 +126,7 @@ _LONGEST_PAUSE_S: Final = 0.002
 def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
     """Return a descriptor of the runs directory, made with its parents where absent."""
     text = str(path)
-    with translated("open the runs directory", text):
+    with translate_errors("open the runs directory", text):
         missing = [p for p in (path, *path.parents) if not p.exists() and not p.is_symlink()]
         for folder in reversed(missing):
             make_private(storage, str(folder), None)
@@ -134,7 +134,7 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
                 sync_directory(storage, str(folder.parent))
         fd = storage.open(text, DIRECTORY)
     try:
-        with translated("look at", text):
+        with translate_errors("look at", text):
             _refuse_foreign_link(storage, text)
             shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
             check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
@@ -157,7 +157,7 @@ def open_run(storage: Storage, path: str) -> int:
         advice = "remove it, or choose another run id"
         raise failed("open the run directory", path, "not_private", why, advice=advice) from error
     try:
-        with translated("look at", path):
+        with translate_errors("look at", path):
             check_private(storage.fstat(fd), path, forbidden=stat.S_IWGRP | stat.S_IWOTH)
     except BaseException:  # who is interrupted keeps no descriptor, and no lock
         storage.close(fd)
@@ -208,7 +208,7 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
     return fd
 
 
-def named(pids: tuple[int, ...]) -> str:
+def name_processes(pids: tuple[int, ...]) -> str:
     """Return words for those processes, ours among them."""
     words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
     return " and ".join(words) or "another process"
@@ -282,14 +282,14 @@ def sync_directory(storage: Storage, path: str) -> None:
 
 def write_header(storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool) -> None:
     """Write `run.json`, sealed."""
-    with translated("write", f"{path}/{HEADER_FILE}"):
+    with translate_errors("write", f"{path}/{HEADER_FILE}"):
         replace_text(storage, dir_fd, HEADER_FILE, header.sealed().to_text(), durable=durable)
 
 
 def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     """Return what `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
     where, run_id = path / HEADER_FILE, path.name
-    with translated("read", str(where)):
+    with translate_errors("read", str(where)):
         text = read_text(storage, dir_fd, HEADER_FILE)
     if not text:
         return None
@@ -347,16 +347,16 @@ class RunFolder:
         self._refusal = (error.message, error.kind, error.advice)
         return error
 
-    def gone(self, name: str = "") -> StorageError:
+    def refuse_gone(self, name: str = "") -> StorageError:
         """As `refuse`, for a run, or a file of it, that is not there any more."""
         where = f"{self.path}/{name}".rstrip("/")
         return self.refuse(failed("use", where, "deleted", "it was deleted, moved or replaced while the run was open"))
 
-    def busy(self, fd: int, doing: str) -> RunBusy:
+    def busy_error(self, fd: int, doing: str) -> RunBusy:
         """Return the error that says who holds the lock on a file."""
         pids = holders(fd)
         return RunBusy(
-            f"run {Path(self.path).name!r}: {named(pids)} {doing}, and did not let go of it in time",
+            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not let go of it in time",
             pid=pids[0] if pids else 0,
             advice="if that process is stopped let it go on, or end it: nothing of the run is lost by either",
         )
@@ -374,12 +374,12 @@ class RunFolder:
         try:
             fd = open_run(self._storage, self.path)
         except FileNotFoundError:
-            raise self.gone() from None
+            raise self.refuse_gone() from None
         except OSError as error:
             raise from_os("open the run directory", self.path, error) from error
         try:
             if identity(self._storage.fstat(fd)) != self._identity:
-                raise self.gone()
+                raise self.refuse_gone()
             yield fd
         finally:
             with suppress(OSError):
@@ -399,14 +399,14 @@ class RunFolder:
             if self._lock < 0:
                 self._lock = self._storage.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
-                raise self.busy(self._lock, "holds its lock")
+                raise self.busy_error(self._lock, "holds its lock")
             found = self._storage.stat(self._lock_path, follow_symlinks=False)
             if identity(found) != self._lock_identity:  # the run that was opened has this file, and no other
-                raise self.gone()
+                raise self.refuse_gone()
         except BaseException as error:
             self.let_go()
             if isinstance(error, FileNotFoundError):
-                raise self.gone() from None
+                raise self.refuse_gone() from None
             raise
         return found.st_size > 0
 
@@ -438,7 +438,7 @@ class RunFolder:
     def kept_file(self, name: str) -> int:
         """Return a descriptor of a file for appending, which is kept as the lock is. Only while the lock is held."""
         if name not in self._files:
-            with self.opened() as folder, translated("open", f"{self.path}/{name}"):
+            with self.opened() as folder, translate_errors("open", f"{self.path}/{name}"):
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._files[name] = self._storage.open(name, flags, dir_fd=folder)
         return self._files[name]
@@ -447,7 +447,7 @@ class RunFolder:
     def locked(self, until_s: float) -> Iterator[int]:
         """Hold the run's lock for the block; gives the run directory's descriptor."""
         with self.opened() as folder:
-            with translated("lock", self.path):
+            with translate_errors("lock", self.path):
                 self.lock(until_s)
             try:
                 yield folder
@@ -456,7 +456,7 @@ class RunFolder:
 
     def mark(self, text: bytes) -> None:
         """Say in the lock file whether the run is closed, for whoever has it open. Only while the lock is held."""
-        with translated("write", self._lock_path):
+        with translate_errors("write", self._lock_path):
             self._storage.ftruncate(self._lock, 0)
             if text and self._storage.pwrite(self._lock, text, 0) != len(text):
                 raise OSError(errno.ENOSPC, "it was written in part")

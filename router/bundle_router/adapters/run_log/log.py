@@ -35,11 +35,11 @@ from bundle_router.adapters.run_log.directory import (
     from_os,
     identity,
     let_go_of_all,
-    named,
+    name_processes,
     open_file,
     read_header,
     replace_text,
-    translated,
+    translate_errors,
     try_lock,
     write_all,
     write_header,
@@ -102,7 +102,7 @@ class Segment:
         self.size += length
         self.end = seq + 1
 
-    def between(self, seq: int) -> tuple[int, int] | None:
+    def bytes_of(self, seq: int) -> tuple[int, int] | None:
         """Return the bytes among which a record stands, if it stands in this file; None where it can't."""
         at = bisect_right(self.marks, (seq, self.size))
         if at == 0 or seq >= self.end:
@@ -132,7 +132,7 @@ class RunChain:
             except FileNotFoundError:
                 if segment.identity is None:
                     continue
-                raise self._folder.gone(segment.name) from None
+                raise self._folder.refuse_gone(segment.name) from None
             except OSError as error:
                 raise from_os("look at", path, error) from error
             if found.st_size != segment.size or (found.st_dev, found.st_ino) != segment.identity:
@@ -140,10 +140,10 @@ class RunChain:
         return False
 
     @contextmanager
-    def explained(self, dir_fd: int) -> Iterator[None]:
+    def translate_errors(self, dir_fd: int) -> Iterator[None]:
         """Say in the run's own errors what reading it failed of."""
         try:
-            with translated("read", self._folder.path):
+            with translate_errors("read", self._folder.path):
                 yield
         except BadLine as error:
             raise self.corrupt(dir_fd, str(error)) from error
@@ -156,7 +156,7 @@ class RunChain:
                 raise self._folder.refuse(error) from None
             raise
 
-    def grown(self, dir_fd: int) -> dict[str, int]:
+    def grown_sizes(self, dir_fd: int) -> dict[str, int]:
         """Return the sizes of the files that hold more than was taken in. Raises OSError, Replaced."""
         found: dict[str, int] = {}
         for segment in self.segments:
@@ -261,7 +261,7 @@ class RunChain:
     def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
         """Return one record that was taken in, read again; None where there is none."""
         for segment in self.segments:
-            found = segment.between(seq)
+            found = segment.bytes_of(seq)
             if found is None:
                 continue
             fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
@@ -361,7 +361,7 @@ class GroupCommit:
         self._changed = threading.Condition(threading.Lock())
         self._is_syncing = False
 
-    def settle_others(self, segment: Segment) -> None:
+    def sync_others(self, segment: Segment) -> None:
         """No record is written to one file while another holds records that power loss could take: whatever is lost,
         is lost from the end of the sequence."""
         for other in self._chain.segments:
@@ -489,13 +489,13 @@ class DiskRunLog:
         self._folder.check_usable()
         if self._read_once and not self._chain.has_grown():
             return
-        with translated("read", self.path), self._folder.opened() as folder:
+        with translate_errors("read", self.path), self._folder.opened() as folder:
             stalls = 0
             while True:
                 before = self.next_seq
-                with self._chain.explained(folder):
-                    yield from self._chain.take(folder, self._chain.grown(folder))
-                    left = self._chain.grown(folder)
+                with self._chain.translate_errors(folder):
+                    yield from self._chain.take(folder, self._chain.grown_sizes(folder))
+                    left = self._chain.grown_sizes(folder)
                 if self.next_seq > before and self._read_once:
                     break  # what comes meanwhile is for the next look
                 if not self._chain.holds_a_line(folder, left):
@@ -521,7 +521,7 @@ class DiskRunLog:
 
     def record(self, seq: int) -> Record:
         """Return one record that was read before, read again. Raises KeyError."""
-        with translated("read", self.path), self._folder.opened() as folder, self._chain.explained(folder):
+        with translate_errors("read", self.path), self._folder.opened() as folder, self._chain.translate_errors(folder):
             found = self._chain.record(folder, seq)
         if found is None:
             raise KeyError(seq)
@@ -551,7 +551,7 @@ class DiskRunLog:
             if error.kind != "out_of_files" or not self._writing:
                 raise
         let_go_of_all()
-        with SPARE.lent(), translated("write to", self.path):  # who took the last descriptor still gets its end
+        with SPARE.lend(), translate_errors("write to", self.path):  # who took the last descriptor still gets its end
             return self._append(file, text, only_at, until_s)
 
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
@@ -578,7 +578,7 @@ class DiskRunLog:
                 self._prepare(folder, was_closed=was_closed)
         segment = self._segments[file]
         if self._setting.durable:
-            self._commits.settle_others(segment)
+            self._commits.sync_others(segment)
         if self.next_seq == 0:
             text = with_opening(text, self._header.opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
@@ -589,7 +589,7 @@ class DiskRunLog:
         if was_closed:
             self._reopen(folder)
         if self._uncommitted:
-            with translated("read", self.path):
+            with translate_errors("read", self.path):
                 self._chain.write_again(folder)
             self._uncommitted, self._commits.reached = False, self.next_seq
 
@@ -597,16 +597,16 @@ class DiskRunLog:
         """Return what others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is
         writing."""
         try:
-            if not self._chain.grown(folder):
+            if not self._chain.grown_sizes(folder):
                 return ()
         except OSError:
             pass  # looked at once more below, where it is explained
-        with self._chain.explained(folder):
-            sizes = self._chain.grown(folder)
+        with self._chain.translate_errors(folder):
+            sizes = self._chain.grown_sizes(folder)
             news = tuple(self._chain.take(folder, sizes))
-            left = self._chain.grown(folder)
+            left = self._chain.grown_sizes(folder)
         if left:
-            with translated("read", self.path):
+            with translate_errors("read", self.path):
                 if self._chain.holds_a_line(folder, left):
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
                 healed = self._chain.heal(folder, durable=self._setting.durable)
@@ -628,7 +628,7 @@ class DiskRunLog:
                 return
             header = header.with_catalogs([revision])
             name = header.catalogs[-1].file
-            with translated("write", f"{self._path}/{name}"):
+            with translate_errors("write", f"{self._path}/{name}"):
                 replace_text(self._storage, folder, name, text, durable=self._setting.durable)
             self._put_header(folder, header)
             self._catalogs.add(revision)
@@ -640,18 +640,18 @@ class DiskRunLog:
         until_s = time.monotonic() + WAIT_S if until_s is None else until_s
         SPARE.keep()
         segment = self._segments["routing"]
-        with self._folder.opened() as folder, translated("open the files of", self.path):
+        with self._folder.opened() as folder, translate_errors("open the files of", self.path):
             self._folder.open_lock(folder)
             flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = self._storage.open(PRESENCE, flags, dir_fd=folder)
             try:
                 if not try_lock(self._storage, fd, fcntl.LOCK_SH, until_s):
-                    raise self._folder.busy(fd, "is ending or deleting it")
+                    raise self._folder.busy_error(fd, "is ending or deleting it")
                 found = self._storage.fstat(fd)
                 there = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
                 moved = segment.identity not in (None, identity(found))
                 if moved or identity(there) != identity(found) or not self._folder.is_there():
-                    raise self._folder.gone(PRESENCE)
+                    raise self._folder.refuse_gone(PRESENCE)
                 if self._setting.durable:  # only a descriptor that was open all along is told of a failed write-back
                     calls = self._segments["calls"]
                     calls.fd = self._storage.open(calls.name, flags, dir_fd=folder)
@@ -701,7 +701,7 @@ class DiskRunLog:
         if self._has_end:
             return ()
         try:
-            with translated("end", self.path):
+            with translate_errors("end", self.path):
                 return self._leave_run() if self._writing and self._folder.is_usable else ()
         except StorageError as error:
             if error.kind != "deleted":  # a run that is gone has no end to be written
@@ -713,18 +713,18 @@ class DiskRunLog:
     def _leave_run(self) -> tuple[Writer, ...]:
         self.sync()
         fd = self._segments["routing"].fd
-        with translated("look at", self.path):
+        with translate_errors("look at", self.path):
             if not self._storage.fstat(fd).st_nlink:
                 return ()
             if not try_lock(self._storage, fd, fcntl.LOCK_EX, time.monotonic() + ALONE_S):
                 others = tuple(pid for pid in holders(fd) if pid != os.getpid())
-                return tuple(Writer(pid, f"process {pid}") for pid in others) or (Writer(0, named(())),)
+                return tuple(Writer(pid, f"process {pid}") for pid in others) or (Writer(0, name_processes(())),)
         try:
             self._write_end()
         except StorageError as error:
             if error.kind != "out_of_files":
                 raise
-            with SPARE.lent():
+            with SPARE.lend():
                 self._write_end()
         return ()
 

@@ -31,7 +31,7 @@ from bundle_router.adapters.run_log.directory import (
     open_runs,
     read_header,
     replace_text,
-    translated,
+    translate_errors,
     write_all,
     write_header,
 )
@@ -92,7 +92,7 @@ class DiskRunStore:
         """Look whether the directory can be written in, by doing it. Raises StorageError."""
         self._check_place()
         probe = self._runs / f".probe-{secrets.token_hex(8)}"
-        with translated("write in", str(self._runs)):
+        with translate_errors("write in", str(self._runs)):
             fd = self._storage.open(str(probe), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 write_all(self._storage, fd, b"\n")
@@ -120,7 +120,7 @@ class DiskRunStore:
             raise from_os("open the run directory", str(path), error) from error
         try:
             header = read_header(self._storage, folder, path)
-            with translated("look at", str(path)):
+            with translate_errors("look at", str(path)):
                 found = identity(self._storage.fstat(folder))
                 if header is None:
                     header = self._lost_header(folder, path, found)
@@ -149,7 +149,7 @@ class DiskRunStore:
         """
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
-        with translated("make the run directory", str(self._runs / run_id)):
+        with translate_errors("make the run directory", str(self._runs / run_id)):
             return self._create_run(run_id, header, catalog)
 
     def _create_run(self, run_id: str, header: RunHeader, catalog: str) -> DiskRunLog:
@@ -191,7 +191,7 @@ class DiskRunStore:
         begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
-            with translated("make the run directory", str(path)):
+            with translate_errors("make the run directory", str(path)):
                 make_private(storage, beside, runs_fd)
                 self._fill(runs_fd, path, beside, begun, catalog)
                 self._name(runs_fd, beside, run_id)
@@ -231,7 +231,7 @@ class DiskRunStore:
         if self.open(run_id) is not None:
             return False
         left = f"{CREATING}0-{secrets.token_hex(4)}"
-        with translated("look at", str(self._runs / run_id)):
+        with translate_errors("look at", str(self._runs / run_id)):
             found = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
             check_private(found, str(self._runs / run_id), forbidden=0)
             self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
@@ -288,7 +288,7 @@ class WriterTokens:
 
     def _take(self) -> None:
         token = secrets.token_hex(8)
-        with translated("make", str(self._folder)):
+        with translate_errors("make", str(self._folder)):
             self._storage.close(open_runs(self._storage, self._runs, durable=False))
             make_private(self._storage, str(self._folder), None)
             beside = f".{token}"
@@ -382,7 +382,7 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
     """Return whether a second process is refused a lock that is held."""
     path = runs / f".lock-probe-{secrets.token_hex(4)}"
-    with translated("try the locks of", str(runs)):
+    with translate_errors("try the locks of", str(runs)):
         fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

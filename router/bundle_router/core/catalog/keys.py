@@ -52,10 +52,6 @@ def needs_one_of(*keys: str) -> JsonDict:
 # --- the types that several keys share -----------------------------------------------------------------------------
 
 
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _bundle_id(value: str) -> str:
     if not BUNDLE_ID.fullmatch(value) or len(value) > 128:
         raise ValueError(f"{value[:80]!r} is not a bundle id: lower case words joined by dots, such as 'repo.readonly'")
@@ -102,7 +98,7 @@ Names = Annotated[
     list[Word],
     Field(min_length=1, max_length=100),
     AfterValidator(without_repetition),
-    BeforeValidator(_as_list, json_schema_input_type=_NameOrNames),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=_NameOrNames),
 ]
 """One name or glob, or a list of them."""
 Effects = Annotated[list[Effect], Field(min_length=1, max_length=4), AfterValidator(without_repetition)]

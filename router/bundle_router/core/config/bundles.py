@@ -21,7 +21,7 @@ from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
-from bundle_router.core.config.servers import included
+from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.dataclass import dataclass, field, replace
@@ -76,7 +76,7 @@ class BundleResolver:
             total += len(flat.tools)
             if len(flat.tools) > MAX_TOOLS or total > MAX_ALL_TOOLS:
                 limit = f"{MAX_TOOLS:,} tools" if len(flat.tools) > MAX_TOOLS else f"{MAX_ALL_TOOLS:,} in all bundles"
-                self._report.about(entry, "", f"holds too many tools: the limit is {limit}")
+                self._report.add_about(entry, "", f"holds too many tools: the limit is {limit}")
                 break
             flats[entry.name] = flat
         written = self._written.bundles
@@ -93,7 +93,7 @@ class BundleResolver:
                 hint = self._report.suggester.did_you_mean(id_, self.ids)
                 if is_glob(id_):
                     hint = "write the bundles out; globs belong in 'ask' and in policies"
-                self._report.about(entry, (key, index), f"unknown bundle {id_!r}", hint)
+                self._report.add_about(entry, (key, index), f"unknown bundle {id_!r}", hint)
         return tuple(found)
 
     def _add_aliases(self) -> None:
@@ -103,7 +103,7 @@ class BundleResolver:
                 owner = owners.setdefault(alias, entry.name)
                 if owner != entry.name:
                     message = f"{alias!r} is already an alias of bundle {owner!r}"
-                    self._report.about(entry, ("aliases", index), message, "an old id has one successor")
+                    self._report.add_about(entry, ("aliases", index), message, "an old id has one successor")
                 self.ids.setdefault(alias, owner)
 
     # --- composition ------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class BundleResolver:
         cycle = trail[trail.index(start) :]
         shown = cycle if len(cycle) <= 8 else [*cycle[:4], "…", *cycle[-3:]]
         message = f"bundles are composed in a circle: {' → '.join(shown)}"
-        self._report.about(entry, ("bundles", index), message, "cut it somewhere")
+        self._report.add_about(entry, ("bundles", index), message, "cut it somewhere")
 
     # --- one bundle -------------------------------------------------------------------------------------------------
 
@@ -149,16 +149,16 @@ class BundleResolver:
         for index, ref in enumerate(bundle.companions):
             if is_glob(ref):
                 message = "companions are named one by one"
-                self._report.about(entry, ("companions", index), message, "write the tools out")
+                self._report.add_about(entry, ("companions", index), message, "write the tools out")
             elif self._may_be_named(entry, ("companions", index), ref):
                 flat.companions.add(ref)
         if not entry.whole:
             pass  # its tools or effects may be what was wrong
         elif not bundle.tools and not bundle.bundles:
-            self._report.about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")
+            self._report.add_about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")
         elif bundle.tools and "effects" not in entry.keys:
             hint = "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"
-            self._report.about(entry, "effects", "is missing, and policies rest on it", hint)
+            self._report.add_about(entry, "effects", "is missing, and policies rest on it", hint)
         self._check_skill(entry)
         return flat
 
@@ -177,10 +177,10 @@ class BundleResolver:
         known = self._local_tools.get(name)
         if known is None:
             return  # a local server without tools has been reported where it stands
-        matching = {f"{name}.{one}" for one in known if matches(tool, one) and included(server, one)}
+        matching = {f"{name}.{one}" for one in known if matches(tool, one) and includes_tool(server, one)}
         if not matching:
             message = f"{ref!r} matches no tool of server {name!r}"
-            self._report.about(entry, where, message, f"it has {', '.join(sorted(known))}")
+            self._report.add_about(entry, where, message, f"it has {', '.join(sorted(known))}")
         flat.tools |= matching
 
     def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
@@ -194,7 +194,7 @@ class BundleResolver:
         elif not TOOL_NAME.fullmatch(tool.replace("*", "x").replace("?", "x")):
             suggestion = "letters, digits, '_', '-' and '.'; globs have * and ?"
         if suggestion:
-            self._report.about(entry, where, message, suggestion)
+            self._report.add_about(entry, where, message, suggestion)
             return False
         return self._tool_exists(entry, where, ref)
 
@@ -209,13 +209,13 @@ class BundleResolver:
                 message = (
                     f"{ref!r} is a glob, and server {name!r} is untrusted: it could add tools to this bundle itself"
                 )
-                self._report.about(entry, where, message, "name its tools one by one")
+                self._report.add_about(entry, where, message, "name its tools one by one")
             return server.trust == "trusted"
         known_tools = self._local_tools.get(name) if not server.traits.is_remote else None
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
             hint = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"
-            self._report.about(entry, where, f"unknown tool {ref!r}", hint)
+            self._report.add_about(entry, where, f"unknown tool {ref!r}", hint)
             return False
         return True
 
@@ -230,7 +230,7 @@ class BundleResolver:
         refs = [one for other in self._written.bundles.values() for one in other.value.tools]
         more = sum(one.partition(".")[0] == name for one in refs) - 1
         message = f"unknown server {name!r} in {ref!r}" + (f" and in {more} more" if more > 0 else "")
-        self._report.about(entry, where, message, hint)
+        self._report.add_about(entry, where, message, hint)
 
     def _check_skill(self, entry: BundleEntry) -> None:
         skill = entry.value.skill
@@ -239,7 +239,7 @@ class BundleResolver:
         parts = skill.split("/")
         if skill.startswith("/") or "\\" in skill or any(part in ("", ".", "..") for part in parts):
             message = f"{skill[:80]!r} is not a path under bundles/"
-            self._report.about(entry, "skill", message, "such as 'repo/SKILL.md'")
+            self._report.add_about(entry, "skill", message, "such as 'repo/SKILL.md'")
 
     def _freeze_bundle(self, entry: BundleEntry, flat: _Flat) -> Bundle:
         bundle = entry.value
@@ -248,7 +248,7 @@ class BundleResolver:
         mode: Mode = bundle.mode if "mode" in entry.keys else "meta" if untrusted else "direct"
         if untrusted and not MODES[mode].for_untrusted:
             message = f"{mode!r} would show agents the text of untrusted server {untrusted[0]!r}"
-            self._report.about(entry, "mode", message, "use mode = 'meta'")
+            self._report.add_about(entry, "mode", message, "use mode = 'meta'")
         return replace(
             bundle,
             tools=tuple(sorted(flat.tools)),

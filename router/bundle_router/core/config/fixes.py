@@ -36,7 +36,7 @@ class ConfigFix:
     text: str
 
 
-def fixed(file: ConfigFile) -> tuple[str, tuple[ConfigFix, ...]]:
+def fix_text(file: ConfigFile) -> tuple[str, tuple[ConfigFix, ...]]:
     """Return the text of a file with its mistakes corrected, and the edits in the order in which they stand in it."""
     if file.name not in FILES or file.fault is not None or guard(file) is not None:
         return file.text, ()

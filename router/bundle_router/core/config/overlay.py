@@ -64,7 +64,7 @@ def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
     return sorted(kept, key=lambda file: (order.get(file.name, len(order)), file.layer == "project"))
 
 
-def gather(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
+def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
     """Return what all files say, laid over each other. `files` as `in_order` gives them."""
     written = WrittenConfig()
     for file in files:

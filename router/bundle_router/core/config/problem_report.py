@@ -64,7 +64,7 @@ class Report:
             Problem(file.display_path, line, show(path), message, suggestion, level, rule, column=column)
         )
 
-    def about(self, entry: FilePlace, where: str | Path, message: str, suggestion: str = "") -> None:
+    def add_about(self, entry: FilePlace, where: str | Path, message: str, suggestion: str = "") -> None:
         """Add an error about an entry: about all of it (`""`), one of its keys, or what stands at a path beneath it."""
         inner = ((where,) if where else ()) if isinstance(where, str) else where
         self.add(entry.file, (*entry.path, *inner), message, suggestion)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.config_text import ConfigFile
-from bundle_router.core.config.overlay import WrittenConfig, gather, in_order
+from bundle_router.core.config.overlay import WrittenConfig, in_order, merge_files
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
 from bundle_router.core.config.rows import resolve_policies, resolve_routes
-from bundle_router.core.config.servers import check_prefixes, included, resolve_server
+from bundle_router.core.config.servers import check_prefixes, includes_tool, resolve_server
 from bundle_router.dataclass import dataclass, replace
 
 
@@ -31,7 +31,7 @@ def resolve(
     """Read, lay over, resolve and cross-check. `cards` are those of the local tools, by canonical name."""
     ordered = in_order(files)
     report = Report(ordered)
-    written = gather(ordered, report)
+    written = merge_files(ordered, report)
     local_tools = tools_by_server(cards.values())
     servers = {name: resolve_server(entry, local_tools, report) for name, entry in written.servers.items()}
     for entry in written.broken_servers:
@@ -56,7 +56,7 @@ def resolve(
             for name, card in cards.items()
             if card.server in servers
             and not servers[card.server].traits.is_remote
-            and included(servers[card.server], card.tool)
+            and includes_tool(servers[card.server], card.tool)
         },
     )
     return ResolvedConfig(tuple(ordered), written, catalog, report)

@@ -55,13 +55,13 @@ def _check_search(entry: WrittenEntry[SearchSettings], report: Report) -> None:
             if embeddings.model is None
             else "names both a model and a local one"
         )
-        report.about(entry, "embeddings", message, "name one of the two")
+        report.add_about(entry, "embeddings", message, "name one of the two")
     if embeddings.model is not None and looks_secret(embeddings.model):
-        report.about(entry, ("embeddings", "model"), "looks like a secret written out", _ADVICE)
+        report.add_about(entry, ("embeddings", "model"), "looks like a secret written out", _ADVICE)
     local = embeddings.local
     if local is not None and not (local.startswith("/") or local.isidentifier()):
         message = f"{local[:80]!r} is neither an absolute folder nor the name of a package"
-        report.about(entry, ("embeddings", "local"), message)
+        report.add_about(entry, ("embeddings", "local"), message)
     _check_base_url(entry, ("embeddings",), embeddings, report)
 
 
@@ -69,13 +69,13 @@ def _check_model(entry: WrittenEntry[ModelSettings], settings: ModelSettings, re
     _check_base_url(entry, (), entry.value, report)
     for index, name in enumerate(entry.value.names):
         if looks_secret(name):
-            report.about(entry, ("names", index), "looks like a secret written out", _ADVICE)
+            report.add_about(entry, ("names", index), "looks like a secret written out", _ADVICE)
     for options in entry.value.options:
         _check_base_url(entry, ("options", options.name), options, report)
         if options.name not in settings.names:
             hint = report.suggester.did_you_mean(options.name, settings.names)
             message = f"{options.name[:80]!r} is not one of the models in names"
-            report.about(entry, ("options", options.name), message, hint or "add it there")
+            report.add_about(entry, ("options", options.name), message, hint or "add it there")
 
 
 def _check_base_url(entry: WrittenEntry[Any], where: Path, settings: EmbeddingSettings | Any, report: Report) -> None:
@@ -92,15 +92,15 @@ def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBin
         for index, host in enumerate(written.docs.value.hosts):
             if not _HOST.fullmatch(host):
                 hint = "a name only, in lower case: 'docs.python.org'"
-                report.about(written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint)
+                report.add_about(written.docs, ("hosts", index), f"{host[:80]!r} is not the name of a host", hint)
     seen: set[str] = set()
     for entry in written.binaries:
         rule = entry.value
         if rule.name in seen:
-            report.about(entry, "name", f"another binary is called {rule.name!r} already")
+            report.add_about(entry, "name", f"another binary is called {rule.name!r} already")
         seen.add(rule.name)
         for sentence in check_binary(rule):
-            report.about(entry, "", sentence)
+            report.add_about(entry, "", sentence)
     return LocalSettings(
         docs_hosts=hosts,
         binaries=tuple(sorted((entry.value for entry in written.binaries), key=lambda rule: rule.name)),

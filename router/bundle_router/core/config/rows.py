@@ -28,7 +28,7 @@ def resolve_routes(written: WrittenConfig, resolver: BundleResolver, report: Rep
         check_globs(entry, "ask", value.ask or (), report)
         if entry.whole and entry.keys.isdisjoint(("bundles", "ask")):
             hint = "add bundles = [...]; bundles = [] gives a step nothing"
-            report.about(entry, "", "says neither 'bundles' nor 'ask'", hint)
+            report.add_about(entry, "", "says neither 'bundles' nor 'ask'", hint)
         ids = resolver.check_ids(entry, "bundles", value.bundles)
         ask = None
         if value.ask is not None:
@@ -44,9 +44,9 @@ def _ask(entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleR
     if not is_glob(pattern):
         if resolver.complete:
             hint = report.suggester.did_you_mean(pattern, resolver.ids)
-            report.about(entry, ("ask", index), f"unknown bundle {pattern!r}", hint)
+            report.add_about(entry, ("ask", index), f"unknown bundle {pattern!r}", hint)
     elif resolver.complete and not any(matches(pattern, id_) for id_ in resolver.ids):
-        report.about(entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids))
+        report.add_about(entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids))
     return pattern
 
 
@@ -59,9 +59,9 @@ def resolve_policies(
         value = entry.value
         if value.allow == ():
             hint = "say what you mean with deny = ['*'], or leave 'allow' out"
-            report.about(entry, "allow", "an empty list allows nothing", hint)
+            report.add_about(entry, "allow", "an empty list allows nothing", hint)
         if entry.whole and value.allow is None and not value.deny and value.min_trust is None and value.effects is None:
-            report.about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
+            report.add_about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
         check_globs(entry, "allow", value.allow or (), report)
         check_globs(entry, "deny", value.deny, report)
         targets = _Targets(entry, written, resolver, local_tools, report)
@@ -101,7 +101,7 @@ class _Targets:
         kind, colon, rest = pattern.partition(":")
         if colon and (kind not in ("bundle", "tool") or not rest):
             hint = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
-            self._report.about(self._entry, where, f"{pattern!r} is not a pattern", hint)
+            self._report.add_about(self._entry, where, f"{pattern!r} is not a pattern", hint)
             return pattern
         if colon and kind == "tool":
             self._tool(where, rest)
@@ -119,7 +119,7 @@ class _Targets:
             hint = f"for the tool write 'tool:{id_}'"
         else:
             hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
-        self._report.about(self._entry, where, f"unknown bundle {id_!r}", hint)
+        self._report.add_about(self._entry, where, f"unknown bundle {id_!r}", hint)
         return pattern
 
     def _tool(self, where: Path, name: str) -> None:
@@ -127,18 +127,18 @@ class _Targets:
         if is_glob(server):
             return
         if not dot:
-            self._report.about(self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'")
+            self._report.add_about(self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'")
             return
         known = self._written.known_servers()
         if server not in known and "servers.toml" not in self._written.unread:
             hint = self._report.suggester.did_you_mean(server, known)
-            self._report.about(self._entry, where, f"unknown server {server!r} in {name!r}", hint)
+            self._report.add_about(self._entry, where, f"unknown server {server!r} in {name!r}", hint)
         entry = self._written.servers.get(server)
         tools = self._local_tools.get(server) if entry is not None and not entry.value.traits.is_remote else None
         if tools is not None and not is_glob(tool) and tool not in tools:
             nearest = self._report.suggester.nearest(tool, tools)
             hint = f"did you mean '{server}.{nearest}'?" if nearest else f"it has {', '.join(sorted(tools))}"
-            self._report.about(self._entry, where, f"unknown tool {name!r}", hint)
+            self._report.add_about(self._entry, where, f"unknown tool {name!r}", hint)
 
 
 def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Report) -> None:
@@ -149,7 +149,7 @@ def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Re
         combinations *= max(1, len(names))
     if combinations > MAX_ADDRESSES:
         message = f"lists more than {MAX_ADDRESSES:,} combinations of workflow, role and step"
-        report.about(entry, "", message, "use globs, or split the row")
+        report.add_about(entry, "", message, "use globs, or split the row")
 
 
 def _check_names(
@@ -160,7 +160,7 @@ def _check_names(
         name = entry.value.name
         if name in seen:
             message = f"another {noun} is called {name!r} already"
-            report.about(entry, "name", message, "names tell rows apart in the log")
+            report.add_about(entry, "name", message, "names tell rows apart in the log")
         seen.add(name)
 
 

@@ -52,7 +52,7 @@ def looks_secret(text: str) -> bool:
     return _TOKEN_SHAPE.search(text) is not None
 
 
-def plainly_harmless(value: str) -> bool:
+def is_plain_setting(value: str) -> bool:
     """Return whether a literal value says by its looks that it is a setting (`true`, `repos,issues`,
     `application/json`, `C.UTF-8`): words, short numbers, versions, paths, and nothing that could be a key."""
     return all(_SETTING.fullmatch(part) for part in _BETWEEN.split(value) if part)

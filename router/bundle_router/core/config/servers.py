@@ -15,10 +15,10 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.secrets import (
     is_credential_name,
+    is_plain_setting,
     literal_secret,
     looks_secret,
     malformed_reference,
-    plainly_harmless,
     references,
 )
 from bundle_router.core.models import SERVER_NAME
@@ -48,7 +48,7 @@ def check_globs(entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[
         if mark:
             message = f"{pattern[:80]!r} uses {mark!r}, and patterns know only '*' and '?'"
             path = (where,) if isinstance(where, str) else where
-            report.about(entry, (*path, index), message, _GLOBS_ELSEWHERE[mark])
+            report.add_about(entry, (*path, index), message, _GLOBS_ELSEWHERE[mark])
 
 
 def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report) -> Server:
@@ -75,7 +75,7 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
         try:
             volatile_paths((path,))
         except VolatileError as wrong:
-            report.about(entry, ("volatile", index), str(wrong))
+            report.add_about(entry, ("volatile", index), str(wrong))
     return replace(
         server,
         headers=tuple(sorted(server.headers)),
@@ -89,7 +89,7 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
     )
 
 
-def included(server: Server, tool: str) -> bool:
+def includes_tool(server: Server, tool: str) -> bool:
     """Return whether the server's own lists leave the tool in."""
     if server.include is not None and not any(matches(pattern, tool) for pattern in server.include):
         return False
@@ -103,15 +103,15 @@ def _check_keys(entry: ServerEntry, report: Report) -> None:
         if key in entry.keys and key not in fitting:
             takes = f"it takes {', '.join(fitting) or 'neither url nor command'}"
             hint = f"{takes}; stdio takes command, args and env" if server.traits.speaks_http else takes
-            report.about(entry, key, f"does not fit transport {server.transport!r}", hint)
+            report.add_about(entry, key, f"does not fit transport {server.transport!r}", hint)
     needed = server.traits.needs
     if needed is not None and needed not in entry.keys and entry.whole:
-        report.about(entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ...")
+        report.add_about(entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ...")
     if server.traits.legacy and not server.legacy:
         hint = "use 'streamable-http', or add legacy = true"
-        report.about(entry, "transport", f"transport {server.transport!r} has been given up by MCP", hint)
+        report.add_about(entry, "transport", f"transport {server.transport!r} has been given up by MCP", hint)
     if server.legacy and not server.traits.legacy:
-        report.about(entry, "legacy", "is only for transport 'sse'", "remove it")
+        report.add_about(entry, "legacy", "is only for transport 'sse'", "remove it")
 
 
 def _check_trust(entry: ServerEntry, report: Report) -> None:
@@ -119,18 +119,18 @@ def _check_trust(entry: ServerEntry, report: Report) -> None:
     server = entry.value
     hint = "remove it, or add trust = 'trusted'"
     if server.pass_through and not server.traits.is_remote:
-        report.about(entry, "pass_through", "a local server has tools, and nothing else", "remove it")
+        report.add_about(entry, "pass_through", "a local server has tools, and nothing else", "remove it")
     elif server.pass_through and server.trust != "trusted":
-        report.about(entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint)
+        report.add_about(entry, "pass_through", "what an untrusted server says is not passed on unaltered", hint)
     asking = sorted({"input", "logging"} & {*server.pass_through})
     if server.shared and asking:
         message = f"a process that several runs share can't be told whose {asking[0]} this is"
-        report.about(entry, "shared", message, f"remove it, or {asking[0]!r} from pass_through")
+        report.add_about(entry, "shared", message, f"remove it, or {asking[0]!r} from pass_through")
     if not server.prefix and server.trust != "trusted":
-        report.about(entry, "prefix", "the names of an untrusted server keep its name before them", hint)
+        report.add_about(entry, "prefix", "the names of an untrusted server keep its name before them", hint)
     if server.reuse and server.trust != "trusted":
         message = "is for trusted servers: what a stranger said once would be said again"
-        report.about(entry, "reuse", message, "remove it")
+        report.add_about(entry, "reuse", message, "remove it")
 
 
 def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
@@ -138,7 +138,7 @@ def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
     bare = [entry for entry in entries if not entry.value.prefix]
     for entry in bare[1:]:
         message = f"server {bare[0].name!r} has no prefix already, and names have to be told apart"
-        report.about(entry, "prefix", message, "remove it here")
+        report.add_about(entry, "prefix", message, "remove it here")
 
 
 def is_loopback(host: str) -> bool:
@@ -169,7 +169,7 @@ def _split(url: str) -> SplitResult | None:
 def _check_url(entry: ServerEntry, report: Report) -> None:
     url = entry.value.url
     if url is not None and "$" in url:
-        report.about(entry, "url", "${NAME} is for headers and env only", "write the address out")
+        report.add_about(entry, "url", "${NAME} is for headers and env only", "write the address out")
     elif url is not None:
         check_url(entry, ("url",), url, report, example="https://host/mcp", instead="use a header: " + _ADVICE)
 
@@ -178,45 +178,45 @@ def check_url(entry: WrittenEntry[Any], where: Path, url: str, report: Report, *
     """Report an address that is none, that is open to listeners, or that holds a credential."""
     parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
     if parts is None or parts.hostname is None:
-        report.about(entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
+        report.add_about(entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
         return
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        report.about(entry, where, "plain http would send calls and tokens in the clear", "use https")
+        report.add_about(entry, where, "plain http would send calls and tokens in the clear", "use https")
     if parts.username is not None or parts.password is not None:
-        report.about(entry, where, "holds a user name or password", instead)
+        report.add_about(entry, where, "holds a user name or password", instead)
     if parts.fragment:
-        report.about(entry, where, "has a fragment ('#...'), which is never sent", "remove it")
+        report.add_about(entry, where, "has a fragment ('#...'), which is never sent", "remove it")
     if any(is_credential_name(name) for name, _ in parse_qsl(parts.query)) or looks_secret(url):
-        report.about(entry, where, "holds what looks like a credential", instead)
+        report.add_about(entry, where, "holds what looks like a credential", instead)
 
 
 def _check_values(entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]], report: Report) -> None:
     for name, value in pairs:
         where: Path = (key, name)
         if key == "headers" and not _HEADER_NAME.fullmatch(name):
-            report.about(entry, where, f"{name[:80]!r} is not a header name")
+            report.add_about(entry, where, f"{name[:80]!r} is not a header name")
         if not value.isprintable():
-            report.about(entry, where, "holds a line break or control character", "remove it")
+            report.add_about(entry, where, "holds a line break or control character", "remove it")
         if malformed_reference(value):
-            report.about(entry, where, "holds a '$' that is not a reference", "write '${NAME}'")
+            report.add_about(entry, where, "holds a '$' that is not a reference", "write '${NAME}'")
         elif literal_secret(name, value):
-            report.about(entry, where, "looks like a secret written out", _ADVICE)
-        elif not references(value) and not plainly_harmless(value):
+            report.add_about(entry, where, "looks like a secret written out", _ADVICE)
+        elif not references(value) and not is_plain_setting(value):
             message = "is written out, and nothing shows that it is no secret: only references may be"
-            report.about(entry, where, message, _ADVICE)
+            report.add_about(entry, where, message, _ADVICE)
 
 
 def _check_auth(entry: ServerEntry, report: Report) -> None:
     server = entry.value
     if server.auth is not None and any(name.lower() == "authorization" for name, _ in server.headers):
         message = "stands beside a header 'Authorization': a request carries one credential"
-        report.about(entry, "auth", message, "remove one of them")
+        report.add_about(entry, "auth", message, "remove one of them")
     if server.client_id is None:
         return
     if server.auth is None:
-        report.about(entry, "client_id", "is for auth = 'oauth' only", "add auth = 'oauth', or remove it")
+        report.add_about(entry, "client_id", "is for auth = 'oauth' only", "add auth = 'oauth', or remove it")
     if not server.client_id.isascii() or not server.client_id.isprintable():
-        report.about(entry, "client_id", f"{server.client_id[:80]!r} is no client id: it is printable ASCII")
+        report.add_about(entry, "client_id", f"{server.client_id[:80]!r} is no client id: it is printable ASCII")
 
 
 def _check_command(entry: ServerEntry, report: Report) -> None:
@@ -226,11 +226,11 @@ def _check_command(entry: ServerEntry, report: Report) -> None:
     for where, word in words:
         if references(word):
             message = "${NAME} is for headers and env only: arguments are visible to other users of the machine"
-            report.about(entry, where, message, "pass it in env")
+            report.add_about(entry, where, message, "pass it in env")
         elif looks_secret(word):
-            report.about(entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
+            report.add_about(entry, where, "looks like a secret written out", "pass it in env: " + _ADVICE)
         if "\0" in word:
-            report.about(entry, where, "holds a null character", "remove it")
+            report.add_about(entry, where, "holds a null character", "remove it")
 
 
 def command_words(command: str) -> list[str]:
@@ -248,10 +248,10 @@ def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report
         known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
         own = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
         if SERVER_NAME.fullmatch(entry.name):  # what else it is called was reported before
-            report.about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
+            report.add_about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
         return
     for key, patterns in (("include", entry.value.include or ()), ("exclude", entry.value.exclude)):
         for index, pattern in enumerate(patterns):
             if not is_glob(pattern) and pattern not in tools:
                 hint = report.suggester.did_you_mean(pattern, tools) or f"it has {', '.join(sorted(tools))}"
-                report.about(entry, (key, index), f"server {entry.name!r} has no tool {pattern!r}", hint)
+                report.add_about(entry, (key, index), f"server {entry.name!r} has no tool {pattern!r}", hint)

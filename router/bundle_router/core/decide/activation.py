@@ -137,7 +137,7 @@ class CallEffect:
     joined: tuple[tuple[str, str], ...] = ()
 
 
-def resumed(after: Activation, calls: Iterable[CallEffect]) -> Activation:
+def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activation:
     """Return the activation of a run that is gone on with: what its last decision left, and what its calls, in their
     order, made of it since."""
     activation = after
@@ -164,7 +164,7 @@ def inherit(parent: Activation) -> Activation:
     return Activation(tuple(replace(entry, inherited=True) for entry in parent.entries))
 
 
-def renamed(activation: Activation, today: Callable[[str], str]) -> Activation:
+def rename_bundles(activation: Activation, today: Callable[[str], str]) -> Activation:
     """Return the activation with every bundle under the id it has today. Entries that come to one bundle become one:
     used as late as the latest, placed as early as the earliest, trusted if one is, inherited if all are."""
     if all(today(entry.id) == entry.id for entry in activation.entries):

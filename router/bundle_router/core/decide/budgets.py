@@ -94,7 +94,7 @@ def bounds_tree(limits: CallLimits) -> bool:
     return any((limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree))
 
 
-def together(parts: Iterable[Totals]) -> Totals:
+def sum_totals(parts: Iterable[Totals]) -> Totals:
     """Return what several runs have come to."""
     total = Totals()
     for spent in parts:
@@ -109,29 +109,29 @@ HEAD: Final = 1_000
 KEPT: Final = 4_000
 
 
-def shortened(text: str) -> str:
+def shorten_arguments(text: str) -> str:
     """Return what the record of a refused call holds of arguments: nobody acted on them, and there may be many."""
     return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
 
 
 def asked_hash(name: str, arguments: str | None) -> int:
     """Return what a call asks, as a number that means something in this process only."""
-    return hash((name, shortened(arguments or "")))
+    return hash((name, shorten_arguments(arguments or "")))
 
 
-def added(spent: Totals, result_bytes: int, elapsed_ms: float) -> Totals:
+def add_call(spent: Totals, result_bytes: int, elapsed_ms: float) -> Totals:
     """Return what has been spent after another call has come to its end, however often it was made."""
     return Totals(
         spent.calls, spent.result_bytes + result_bytes, spent.elapsed_ms + elapsed_ms, spent.repeats, spent.recent
     )
 
 
-def begun(spent: Totals) -> Totals:
+def count_start(spent: Totals) -> Totals:
     """After a call that was let in."""
     return Totals(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
 
 
-def ended(spent: Totals, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
+def count_end(spent: Totals, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
     """After that call has come to its end."""
     pair = (asked, answered)
     return Totals(

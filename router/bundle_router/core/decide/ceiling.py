@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
-from bundle_router.core.decide.mapping import Address, covering
+from bundle_router.core.decide.mapping import Address, rows_covering
 from bundle_router.core.models import Effect, Grant, StepPolicy, Trust
 from bundle_router.core.models.patterns import Targets
 from bundle_router.dataclass import dataclass
@@ -32,7 +32,7 @@ class Layer:
     min_trust: Trust | None = None
     effects: tuple[Effect, ...] | None = None
 
-    def denied(self, bundle: Bundle) -> str | None:
+    def denying_pattern(self, bundle: Bundle) -> str | None:
         """Return the pattern that denies the bundle, by its name or an old one."""
         for id_ in (bundle.id, *bundle.aliases):
             hit = self.deny.bundle(id_)
@@ -65,7 +65,7 @@ def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, gr
 
 
 def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[list[Layer], list[str]]:
-    rows = covering(catalog.policies, address)
+    rows = rows_covering(catalog.policies, address)
     layers = [
         Layer(
             name=f"policy {row.name!r}{whose}",
@@ -84,7 +84,7 @@ def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple
     """Return whether a program at this address may call tools of untrusted servers: some policy row says so and none
     says no, here and for every ancestor."""
     addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
-    permissions = [[row.untrusted_in_code for row in covering(catalog.policies, each)] for each in addresses]
+    permissions = [[row.untrusted_in_code for row in rows_covering(catalog.policies, each)] for each in addresses]
     return all(True in row and False not in row for row in permissions)
 
 

@@ -30,7 +30,7 @@ from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.plans import Candidates, Plan, Verdicts, indexes_of, permitted_tools, plan_for
 from bundle_router.core.decide.policy import BundleVerdict
-from bundle_router.core.decide.replies import ranked
+from bundle_router.core.decide.replies import rank_candidates
 from bundle_router.core.models import (
     MODES,
     Activation,
@@ -125,7 +125,7 @@ def settle(
     return _build_decision(question.catalog, question.facts, question.activation, question.step, settling)
 
 
-def give_up(
+def decide_without_answer(
     question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
 ) -> Decision:
     """Return the decision when nobody answered: what the route maps, or the declared default, or none.
@@ -174,8 +174,8 @@ class _Selection:
     def ranked(self) -> tuple[Candidate, ...]:
         """What was ranked, as it is recorded: on replay these are the scores."""
         if self.answer is not None and self.answer.scores:
-            return ranked(self.answer.scores)
-        return ranked(self.search.ranked) if self.search is not None else ()
+            return rank_candidates(self.answer.scores)
+        return rank_candidates(self.search.ranked) if self.search is not None else ()
 
     def evidence(self, id_: str) -> str:
         """Return what a pick rests on: its own score, where search picked it; else what the answer says of all."""
@@ -209,7 +209,7 @@ class _Settling:
         mapped = [_Need(id_, "mapped", f"route {route.name!r}") for id_ in route.bundles] if route else []
         return [*mapped, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always), *self.extra]
 
-    def holds_back(self, source: Source) -> str:
+    def why_nothing_stays(self, source: Source) -> str:
         """Return why nothing stays from before at such a step, where nothing does."""
         if source == "none":
             name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
@@ -238,7 +238,7 @@ def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
 def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
     settings = catalog.settings.activation
-    before = sticky_set.renamed(activation, catalog.id_today) if catalog.aliases else activation
+    before = sticky_set.rename_bundles(activation, catalog.id_today) if catalog.aliases else activation
     stays = {entry.id for entry in before.entries if entry.origin != "shortlist"} if settings.sticky else set()
     shown = StepBundles(catalog, step)
     for need in how.needs(catalog):
@@ -320,7 +320,7 @@ def _add_sticky(
     """Show what stays from earlier steps, most recently used first, where this step's own verdict permits it; and
     says of everything else that was there before why it is not shown now."""
     gone = {*applied.evicted, *applied.aside}
-    why_none = how.holds_back(source)
+    why_none = how.why_nothing_stays(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
         if entry.id in gone:
             continue
@@ -501,4 +501,4 @@ def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> t
     return in_array
 
 
-__all__ = ["Question", "decide", "give_up", "permitted_tools", "plan_for", "settle"]
+__all__ = ["Question", "decide", "decide_without_answer", "permitted_tools", "plan_for", "settle"]

@@ -85,6 +85,6 @@ class RouteLookup:
         return self._routes[best] if best < len(self._routes) else None
 
 
-def covering(rows: Sequence[RowT], address: Address) -> tuple[RowT, ...]:
+def rows_covering(rows: Sequence[RowT], address: Address) -> tuple[RowT, ...]:
     """Return all rows that cover the address, in file order (policies unite; they do not compete)."""
     return tuple(row for row in rows if applies(row, address))

@@ -160,10 +160,10 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
     for layer in ceiling.layers:
         if not layer.deny.bundles and not layer.deny.tools:
             continue
-        hit = layer.denied(bundle)
+        hit = layer.denying_pattern(bundle)
         through: dict[str, str] = {}
         for part in parts if layer.deny.bundles else ():
-            denied = layer.denied(part)
+            denied = layer.denying_pattern(part)
             if denied is not None:
                 reason = f"{layer.name} denies {denied!r}, which {bundle.id!r} is composed of"
                 through |= dict.fromkeys((*part.tools, *part.patterns), reason)

@@ -26,7 +26,7 @@ _SOURCES: Final[frozenset[Source]] = frozenset(("search", "model", "shortlist"))
 _MAX_SCORE: Final = 1e300
 
 
-def admitted(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
+def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
     """Return the reply without secrets and repetitions; or, where it can't be used, failure `internal` and its cost."""
     if not _is_sound(reply):
         failed = Reply(failure="internal", model=reply.model)
@@ -76,7 +76,7 @@ def _are_scored(rows: Sequence[Candidate]) -> bool:
 
 
 def _each_once(answer: Answer) -> Answer:
-    scores = ranked(answer.scores)
+    scores = rank_candidates(answer.scores)
     dropped = dict(reversed(answer.dropped))
     return replace(
         answer,
@@ -86,7 +86,7 @@ def _each_once(answer: Answer) -> Answer:
     )
 
 
-def ranked(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def rank_candidates(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return each bundle once with its best score, best first, equal scores by id: the order in which candidates are
     recorded, and heard again on replay."""
     best: dict[str, Candidate] = {}

@@ -32,7 +32,7 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
     return None if ".." in parts else "/".join(parts) or TOP
 
 
-def seen_from(root: str, other: str, recorded: str | None) -> str | None:
+def folder_seen_from(root: str, other: str, recorded: str | None) -> str | None:
     """Return the folder that a step names in the workspace `other`, for one who works in `root`: relative to it, or `.`
     where all of `root` lies in that folder. None where it lies elsewhere, so that nobody may say what is open in it."""
     folder = relative_folder(other, recorded)
@@ -42,4 +42,4 @@ def seen_from(root: str, other: str, recorded: str | None) -> str | None:
     return TOP if relative_folder(place, root) is not None else relative_folder(root, place)
 
 
-__all__ = ["TOP", "is_beneath", "relative_folder", "seen_from"]
+__all__ = ["TOP", "folder_seen_from", "is_beneath", "relative_folder"]

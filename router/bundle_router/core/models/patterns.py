@@ -56,7 +56,7 @@ def first_cover(patterns: Iterable[str], glob: str) -> str | None:
     return None
 
 
-def selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
+def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
     """Return whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
     if include is not None and first_match(include, name) is None:
         return False

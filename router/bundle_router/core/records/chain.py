@@ -318,7 +318,7 @@ class _Cursor:
     def done(self) -> bool:
         return self.at is None and not self.fault
 
-    def broken(self, kind: BreakKind, seq: int, detail: str) -> Break:
+    def break_at(self, kind: BreakKind, seq: int, detail: str) -> Break:
         return Break(kind, seq, self.file, self.line, detail)
 
 
@@ -336,16 +336,18 @@ def check(
     while live := [cursor for cursor in cursors if not cursor.done]:
         if head is not None and seq >= head.count:
             detail = f"the run was closed with {head.count} records; this one was added later"
-            return ChainCheck(seq, prev, _compare(seq, prev, head) or live[0].broken("added", seq, detail))
+            return ChainCheck(seq, prev, _compare(seq, prev, head) or live[0].break_at("added", seq, detail))
         cursor = next((c for c in cursors if c.at is not None and c.at.seq == seq), None)
         if cursor is None or cursor.at is None:
             return ChainCheck(seq, prev, _explain(cursors, seq))
         if cursor.at.prev != prev:
             before = f"record {seq - 1}" if seq else "the start of this run"
             detail = f"it does not follow {before}: one of the two was rewritten"
-            return ChainCheck(seq, prev, cursor.broken("changed", seq, detail))
+            return ChainCheck(seq, prev, cursor.break_at("changed", seq, detail))
         if least is not None and seq == least.count - 1 and cursor.at.hash != least.hash:
-            return ChainCheck(seq, prev, cursor.broken("changed", seq, "it is not the record that the kept head names"))
+            return ChainCheck(
+                seq, prev, cursor.break_at("changed", seq, "it is not the record that the kept head names")
+            )
         seq, prev = seq + 1, cursor.at.hash
         cursor.advance()
     if least is not None and seq < least.count:
@@ -358,16 +360,16 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
     """Return why no file offers record `seq` although there are lines left."""
     for cursor in cursors:
         if cursor.fault:
-            return cursor.broken("changed", seq, cursor.fault)
+            return cursor.break_at("changed", seq, cursor.fault)
     ahead = [(cursor.at.seq, cursor) for cursor in cursors if cursor.at is not None]
     lowest, ahead_of_all = min(ahead, key=lambda pair: pair[0])
     if lowest < seq:
-        return ahead_of_all.broken("repeated", lowest, f"record {lowest} stands here a second time")
+        return ahead_of_all.break_at("repeated", lowest, f"record {lowest} stands here a second time")
     file, line = ahead_of_all.file, ahead_of_all.line
     for cursor in cursors:
         while not cursor.done:
             if cursor.at is not None and cursor.at.seq == seq:
-                return cursor.broken("reordered", seq, f"it belongs before record {lowest} ({file}:{line})")
+                return cursor.break_at("reordered", seq, f"it belongs before record {lowest} ({file}:{line})")
             cursor.advance()
     return Break("dropped", seq, file, line, f"it is missing: record {lowest} stands where it or a later one should")
 

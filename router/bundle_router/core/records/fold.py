@@ -162,8 +162,8 @@ class RunFold:
     def _count_begin(self, decision_id: str) -> None:
         address = self._addresses.get(decision_id)
         if address is not None:
-            self._spent[address] = budgets.begun(self._spent.get(address, _NOTHING))
-        self.run_spent = budgets.begun(self.run_spent)
+            self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
+        self.run_spent = budgets.count_start(self.run_spent)
 
     def _count(self, record: CallFinished | RequestPassed, *, began: bool, spent: Totals | None = None) -> None:
         """Count the end of a call; `began`: its beginning too, which has no record of its own."""
@@ -172,14 +172,14 @@ class RunFold:
         address = self._addresses.get(record.decision_id)
         if address is not None:
             self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
-        self.run_spent = budgets.added(self.run_spent, record.original_bytes, record.elapsed_ms)
+        self.run_spent = budgets.add_call(self.run_spent, record.original_bytes, record.elapsed_ms)
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:
         """Return what the step of a call will have come to once its end is taken in."""
         spent = self.spent(record.decision_id)
         if not _is_counted(record):
             return spent
-        return _add_end(spent if record.call_id in self._open_calls else budgets.begun(spent), record)
+        return _add_end(spent if record.call_id in self._open_calls else budgets.count_start(spent), record)
 
     # --- where it stands -------------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class RunFold:
         if at.activation is None:
             at.activation = at.line.activation() if at.line is not None else Activation()
         if at.calls:
-            at.activation = sticky_set.resumed(at.activation, at.calls)
+            at.activation = sticky_set.resume_activation(at.activation, at.calls)
             at.calls.clear()
         return at.activation
 
@@ -252,7 +252,7 @@ def _is_counted(record: CallFinished | RequestPassed) -> bool:
 def _add_end(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
     """Return what has been spent after a call that began has come to the end that a record tells of."""
     if isinstance(record, RequestPassed) and record.method.endswith("/list"):
-        return budgets.added(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back
+        return budgets.add_call(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back
     asked = budgets.asked_hash(record.name, record.arguments)
     answered = hash((record.outcome, record.code, record.result))
-    return budgets.ended(spent, asked, answered, record.original_bytes, record.elapsed_ms)
+    return budgets.count_end(spent, asked, answered, record.original_bytes, record.elapsed_ms)

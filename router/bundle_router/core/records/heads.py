@@ -32,7 +32,7 @@ class KeptHead:
     pruned: bool = False
     signature: str = ""
 
-    def signed(self, key: bytes | None) -> KeptHead:
+    def sign(self, key: bytes | None) -> KeptHead:
         """Return the head with the signature that the key gives it."""
         return replace(self, signature=self._signature(key) if key else "")
 

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
-from bundle_router.core.decide.decide import Question, decide, give_up, permitted_tools, settle
-from bundle_router.core.decide.replies import admitted
+from bundle_router.core.decide.decide import Question, decide, decide_without_answer, permitted_tools, settle
+from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.models import Decision, LocalSettings, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
@@ -51,10 +51,10 @@ class ReplayedDecision:
 def conclude(question: Question, reply: Reply | None) -> Decision:
     """Return the decision that a question and what became of it lead to. What can't be heard counts as a failure."""
     if reply is None:
-        return give_up(question, None)
-    reply = admitted(reply)
+        return decide_without_answer(question, None)
+    reply = admit_reply(reply)
     if reply.answer is None:
-        return give_up(question, reply.failure, reply.model, reply.search)
+        return decide_without_answer(question, reply.failure, reply.model, reply.search)
     return settle(question, reply.answer, reply.failure, reply.search)
 
 

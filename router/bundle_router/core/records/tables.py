@@ -109,11 +109,11 @@ class RunRows:
             yield "calls", self._call(record, started)
             yield from (("artifacts", row) for row in _artifacts(record))
 
-    def unfinished(self) -> Iterator[tuple[Table, Row]]:
+    def unfinished_calls(self) -> Iterator[tuple[Table, Row]]:
         """Yield the calls that began and have no end, each under the `seq` of its beginning."""
         yield from (("calls", self._call(record, {})) for record in self._started.values())
 
-    def take_up(self, begun: Iterable[Mapping[str, Any]]) -> None:
+    def resume_calls(self, begun: Iterable[Mapping[str, Any]]) -> None:
         """Take up calls that earlier records began: rows that `unfinished` gave."""
         self._started |= {str(row.get("call_id")): row for row in begun}
 
@@ -150,7 +150,7 @@ def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
     yield from RunRows(str(record.get("run_id", ""))).of(record)
 
 
-def fitted(value: Any, kind: Kind) -> Any:
+def fit_value(value: Any, kind: Kind) -> Any:
     """Return a value as its column can hold it, in every database and file format; None where it can't be.
 
     Text: NUL and lone surrogates become U+FFFD, for all to see; what is not text becomes its JSON. Numbers: within
@@ -172,7 +172,7 @@ def fitted(value: Any, kind: Kind) -> Any:
 def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
     """Return the table's columns from the first source that has them."""
     return {
-        name: fitted(next((s[name] for s in sources if s.get(name) is not None), None), kind)
+        name: fit_value(next((s[name] for s in sources if s.get(name) is not None), None), kind)
         for name, kind in COLUMNS[table].items()
     }
 

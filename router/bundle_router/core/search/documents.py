@@ -46,7 +46,7 @@ class ToolText:
     standing: Standing = "trusted"
 
     @classmethod
-    def of_schema(cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolText:
+    def from_schema(cls, id_: str, server: str, name: str, description: str, schema: Mapping[str, Any]) -> ToolText:
         """Read parameter names, descriptions and enum texts from the top level of an input schema."""
         properties = schema.get("properties")
         names: list[str] = []
@@ -208,7 +208,7 @@ def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Ana
 
 def parameters_of(schema: str) -> tuple[tuple[str, ...], str]:
     """Parameter names, and their texts, of a card's canonical schema text."""
-    tool = ToolText.of_schema("", "", "", "", json.loads(schema) if schema else {})
+    tool = ToolText.from_schema("", "", "", "", json.loads(schema) if schema else {})
     return tool.parameters, tool.parameter_text
 
 

@@ -24,7 +24,7 @@ from bundle_router.core.search.memory import (
     Example,
     Label,
     Memory,
-    bounded,
+    bound_labels,
     in_order,
     learn,
     make_examples,
@@ -32,7 +32,7 @@ from bundle_router.core.search.memory import (
 )
 from bundle_router.core.search.recall import MAX_REMEMBERED, PULLS, Recollection
 from bundle_router.core.search.text import Analyzer
-from bundle_router.core.search.trials import MIN_SIGMAS, Trial, Witness, chosen, difference, mean, quality_of
+from bundle_router.core.search.trials import MIN_SIGMAS, Trial, Witness, choose_trial, difference, mean, quality_of
 
 TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
 FOLDS: Final = 4
@@ -104,14 +104,14 @@ def fit_memory(
     fitted, replayed = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted
-    return replace(fitted, recall=_fit_recall(bounded(labels), replayed, fitted, recalling))
+    return replace(fitted, recall=_fit_recall(bound_labels(labels), replayed, fitted, recalling))
 
 
 def _fit_words(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]], trusts: Sequence[float]
 ) -> tuple[Fit, list[_Replayed]]:
     """Return the fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
-    kept = bounded(labels)
+    kept = bound_labels(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
     none = [quality_of(example.base, example.ids) for example in replayed]
@@ -126,7 +126,7 @@ def _fit_words(
     replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
     witnesses = [Witness(example.ids, example.run) for example in replayed]
     trials = tuple(Trial.of(trust, got, difference(got, none, witnesses)) for trust, got in replays.items())
-    best = chosen(trials, list(replays.values()), witnesses)
+    best = choose_trial(trials, list(replays.values()), witnesses)
     lost = 0.0
     for trial in [t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays]:
         held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
@@ -152,7 +152,7 @@ def _fit_recall(
     trust = words.memory.trust if words.memory is not None else 1.0
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
     by_fold = [
-        remembered.of_runs(frozenset(label.run for label in kept if fold_of(label.run) != n)) for n in range(FOLDS)
+        remembered.for_runs(frozenset(label.run for label in kept if fold_of(label.run) != n)) for n in range(FOLDS)
     ]
     asked = in_order(kept)[: len(replayed)]
     votes = [recalling.votes(label, by_fold[fold_of(label.run)]) for label in asked]
@@ -168,7 +168,7 @@ def _fit_recall(
         for pull in PULLS
     }
     trials = tuple(Trial.of(trust, got, difference(got, before, witnesses), pull) for pull, got in after.items())
-    best = chosen(trials, list(after.values()), witnesses)
+    best = choose_trial(trials, list(after.values()), witnesses)
     if best is None:
         return RecallFit(None, mean(before), mean(before), trials)
     memory = words.memory or Memory(trust=trust, labels=words.labels)

@@ -75,7 +75,7 @@ def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | No
     return ""
 
 
-def likeness(cosines: Mapping[str, float]) -> dict[str, float]:
+def similarities(cosines: Mapping[str, float]) -> dict[str, float]:
     """Return rule 3's number for each document: 1 for the nearest."""
     best = max(cosines.values(), default=0.0)
     return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}

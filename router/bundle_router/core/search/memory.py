@@ -184,7 +184,7 @@ def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[
     return counts
 
 
-def bounded(labels: Sequence[Label]) -> list[Label]:
+def bound_labels(labels: Sequence[Label]) -> list[Label]:
     """Return the labels that count: each text once for its run, and of one run at most `PER_RUN` for any one id."""
     seen: set[tuple[str, str, tuple[str, ...]]] = set()
     used: Counter[tuple[str, str]] = Counter()

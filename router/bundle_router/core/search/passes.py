@@ -47,40 +47,40 @@ class Passes:
     bundles_of: Mapping[str, tuple[str, ...]]
     ranks_tools: Collection = "tools"
 
-    def asked(self, terms: Terms) -> float:
+    def weight_of(self, terms: Terms) -> float:
         """Return how much a text asks for: its words' weight × rarity, summed."""
-        return self._mass("bundles", terms.stems, self.analyzer.weigh(terms, self.weights.bundle_scale))
+        return self._mass("bundles", terms.stems, self.analyzer.query_weights(terms, self.weights.bundle_scale))
 
     def of(self, terms: Terms, scope: SearchScope, tools: bool, hints: Terms, need: float) -> RankingPass:
         """Return the ranking of a whole request, of which what its best documents hold is counted; `need` (an exponent)
         says how much of it they have to cover."""
         w, analyzer = self.weights, self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
-        for_bundles = analyzer.weigh(terms, w.bundle_scale)
+        for_bundles = analyzer.query_weights(terms, w.bundle_scale)
         asked = self._mass("bundles", terms.stems, for_bundles)
         own, own_tools = self.index.known("bundles", terms.stems), self.index.known(among, terms.stems)
         known, known_tools = self._mass("bundles", own, for_bundles), self._mass(among, own_tools, for_bundles)
-        for hint, weight in analyzer.weigh(hints, w.bundle_scale).items():
+        for hint, weight in analyzer.query_weights(hints, w.bundle_scale).items():
             for_bundles.setdefault(hint, weight * w.context)
         texts = self._covering("bundles", for_bundles, known, need, scope.bundles)
         hits = self._covering(among, for_bundles, known_tools, need, scope.tools)
         found = None
         if tools:
-            for_tools = analyzer.weigh(terms, w.tool_scale)
+            for_tools = analyzer.query_weights(terms, w.tool_scale)
             known_tools = self._mass(among, own_tools, for_tools)
             found = self._covering(among, for_tools, known_tools, need, scope.tools).scores
         return replace(self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked)
 
-    def of_wishes(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
+    def wish_rankings(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
         """Return the rankings of a request's wishes, each by itself."""
         w, index, k = self.weights, self.index, self.weights.clause_depth
         among: Collection = self.ranks_tools if tools else "tools"
-        asked = [self.analyzer.weigh(terms, w.bundle_scale) for terms in wishes]
+        asked = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
         texts = index.search("bundles", asked, k=k, within=scope.bundles, counting=False)
         hits = index.search(among, asked, k=k, within=scope.tools, counting=False)
         found: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
         if tools:
-            asked = [self.analyzer.weigh(terms, w.tool_scale) for terms in wishes]
+            asked = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
             found = [row.scores for row in index.search(among, asked, k=k, within=scope.tools, counting=False)]
         held = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
         return [self._fused(*row, scope) for row in zip(texts, hits, found, held, strict=True)]

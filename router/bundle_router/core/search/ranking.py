@@ -29,7 +29,7 @@ from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, re
 from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.fusion import ScoredId, add_up, best_is_one, blend, order, with_memory
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
-from bundle_router.core.search.meaning import best_of_tools, likeness
+from bundle_router.core.search.meaning import best_of_tools, similarities
 from bundle_router.core.search.memory import Memory, count_features
 from bundle_router.core.search.passes import Passes, RankingPass, SearchScope, coherence_of
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
@@ -194,7 +194,7 @@ class Search:
         passes = self._passes
         full = passes.of(terms, scope, tools, hints, need)
         wishes = [self._respell(clause, tools) for clause in self.analyzer.clauses(wish)]
-        parts = passes.of_wishes(wishes, scope, tools) if wishes else []
+        parts = passes.wish_rankings(wishes, scope, tools) if wishes else []
         if parts:
             bundles = blend(full.bundles, add_up(((p.bundles, p.strength) for p in parts), w.bundle_sharpness), w.whole)
             of_tools = blend(full.tools, add_up(((p.tools, p.tool_strength) for p in parts), w.tool_sharpness), w.whole)
@@ -243,7 +243,7 @@ class Search:
             if scope.bundles is None or id_ in scope.bundles
         }
         return _MeaningScores(
-            likeness(both), likeness(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0)
+            similarities(both), similarities(dict((*near_tools, *near_pinned))), max(both.values(), default=0.0)
         )
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
@@ -278,7 +278,7 @@ class Search:
     def _unread_ids(self, request: Request, permitted: frozenset[str]) -> list[ScoredId]:
         if not permitted:
             return []
-        weights = self.analyzer.weigh(self.analyzer.terms(request.text), self.weights.tool_scale)
+        weights = self.analyzer.query_weights(self.analyzer.terms(request.text), self.weights.tool_scale)
         counts: dict[str, int] = {}
         kept: list[ScoredId] = []
         for tool in self.index.search("unread", [weights], k=self.weights.depth, within=permitted)[0].scores:
@@ -306,7 +306,7 @@ class Search:
         first = scored[0]
         second = scored[1].score if len(scored) > 1 else 0.0
         full = found.full
-        total = full.asked if found.whole else self._passes.asked(self._respell(self.analyzer.terms(request.text)))
+        total = full.asked if found.whole else self._passes.weight_of(self._respell(self.analyzer.terms(request.text)))
         unseen = self.index.rarity("bundles", ("\0",))[0] or 1.0
         votes = [scores for scores in (found.full.by_text, found.full.by_tool, found.meaning.bundles, fused) if scores]
         agreeing = sum(votes_of.get(first.id, 0.0) >= max(votes_of.values()) for votes_of in votes)

@@ -86,7 +86,7 @@ class Recollection:
         kept = [step for step in kept if step.ids]
         return Recollection.of(kept, self.embedder, self.pull) if kept else None
 
-    def of_runs(self, runs: frozenset[str]) -> Recollection:
+    def for_runs(self, runs: frozenset[str]) -> Recollection:
         """Of some runs only."""
         return Recollection(tuple(step for step in self.steps if step.run in runs), self.embedder, self.pull)
 

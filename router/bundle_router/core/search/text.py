@@ -221,7 +221,7 @@ class Analyzer:
                     break
         return found if len(found) > 1 else []
 
-    def weigh(self, terms: Terms, scale: Scale) -> dict[str, float]:
+    def query_weights(self, terms: Terms, scale: Scale) -> dict[str, float]:
         """Query weights by index term: the words, their synonyms, and pairs of neighbours."""
         weights: dict[str, float] = {}
         own: dict[str, float] = {}

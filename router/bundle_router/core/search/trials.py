@@ -90,7 +90,9 @@ def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[
     return Difference(total / number, sigma, min((total / number, *spared)))
 
 
-def chosen(trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps: Sequence[Witness]) -> Trial | None:
+def choose_trial(
+    trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps: Sequence[Witness]
+) -> Trial | None:
     """Of candidates, careful ones first, with the qualities of the steps: the one to take; None where none pays."""
     paying = [at for at, trial in enumerate(trials) if trial.pays]
     if not paying:

@@ -80,7 +80,7 @@ def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
     return tuple(found)
 
 
-def filled(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
+def fill_arguments(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
     """Return a copy of the arguments with other texts at these places."""
     copy: dict[str, Any] = _replace_handles(arguments, (), texts)
     return copy

@@ -22,7 +22,7 @@ from typing import Final
 from bundle_router.core.catalog import Catalog, ModelChoice, ModelSettings
 from bundle_router.core.decide.asking.model_breaker import TERMS, RetryBudget, end_of
 from bundle_router.core.decide.asking.model_exchange import Correction, ModelReply, ModelRequest
-from bundle_router.core.decide.asking.picks import ParsedPicks, picked, shape_for
+from bundle_router.core.decide.asking.picks import ParsedPicks, parse_picks, shape_for
 from bundle_router.core.decide.asking.prompt import PROMPT_VERSION, Prompt, question_key, system_part, user_part
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import Answer, Failure, ModelUse, RecentStep, Reply
@@ -162,7 +162,7 @@ class ModelSelector:
         """Load what calls need, and wait for it (seconds). Contacts nobody."""
         return await asyncio.shield(asyncio.wrap_future(self._begin_warm_up()))
 
-    async def stored(self) -> None:
+    async def wait_until_stored(self) -> None:
         """Wait until the answers that were given are in the store."""
         if self._warming is not None:
             await asyncio.wrap_future(self._loop.submit(self._wait_for_store()))
@@ -281,7 +281,7 @@ class ModelSelector:
                 reply = ModelReply(failure="timeout")
             if scope.expired() and reply.failure is not None:
                 reply = replace(reply, failure="timeout")  # libraries wrap the cancellation in errors of their own
-            choice = picked(reply.answer, put.candidates, put.max_picks) if reply.answer is not None else None
+            choice = parse_picks(reply.answer, put.candidates, put.max_picks) if reply.answer is not None else None
             if choice is None and reply.failure is None:
                 reply = replace(reply, answer=None, failure="invalid_output")
             self._turns.settle(turn, reply)

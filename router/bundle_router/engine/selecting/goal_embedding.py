@@ -71,7 +71,7 @@ class Meanings:
         self._catalogs: OrderedDict[str, _Making] = OrderedDict()
         self._goals: OrderedDict[str, tuple[float, ...]] = OrderedDict()
 
-    def understand(self, catalog: Catalog, goal: str) -> GoalVector:
+    def vector_of(self, catalog: Catalog, goal: str) -> GoalVector:
         """Return the goal's vector. Blocks for at most about the deadline."""
         from bundle_router.core.search.meaning import passage  # loaded when an embedder is asked
 

@@ -144,7 +144,7 @@ class SearchSelector:
             return self._made[catalog.revision]
 
     def _understand_goal(self, catalog: Catalog, goal: str) -> GoalVector | None:
-        return self._meanings.understand(catalog, goal) if self._meanings is not None else None
+        return self._meanings.vector_of(catalog, goal) if self._meanings is not None else None
 
     def _with_vectors(self, catalog: Catalog, search: Search, vectors: Vectors | None) -> Search:
         """Return the search over these vectors, kept: what it has worked out about the catalog goes with it."""

@@ -28,7 +28,7 @@ class MovedValues:
     referred: set[str] = field(default_factory=set)
     """Variables that were referred to already."""
 
-    def referenced(self, server: str, name: str, value: str, path: str) -> str:
+    def reference_secrets(self, server: str, name: str, value: str, path: str) -> str:
         """Return the value as a header or variable may hold it: with references, and without secrets."""
         value = at_home(value)
         text = _FOREIGN.sub(r"${\1}", value)
@@ -40,7 +40,8 @@ class MovedValues:
             return text
         scheme = _SCHEME.fullmatch(text)
         secret = scheme[2] if scheme else text
-        variable = self._variable(name if _env_like(name) else f"{server}_{name}", server, secret)
+        own = re.fullmatch(r"[A-Z][A-Z0-9_]*", name)
+        variable = self._variable(name if own else f"{server}_{name}", server, secret)
         self.notes.append(f"set {variable} to the value that stands at {path}")
         return f"{scheme[1] if scheme else ''}${{{variable}}}"
 
@@ -62,10 +63,6 @@ class MovedValues:
 def at_home(text: str) -> str:
     """Return the text with an editor's name for the project's folder as the path from where servers are started."""
     return _HERE.sub(".", text).replace("${userHome}", "${HOME}")
-
-
-def _env_like(name: str) -> bool:
-    return re.fullmatch(r"[A-Z][A-Z0-9_]*", name) is not None
 
 
 def _is_secret(name: str, text: str) -> bool:

@@ -151,7 +151,7 @@ class _Writing:
             if not fits or (key == "headers" and not value):
                 self.note(name, f"{key} {label[:80]!a} can't be written here: left out")
             else:
-                rows.append((label, self.moving.referenced(name, label, value, path)))
+                rows.append((label, self.moving.reference_secrets(name, label, value, path)))
         return rows
 
     # --- bundles ----------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from typing import Final
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.evidence import fit_logistic
-from bundle_router.core.search.memory import Memory, bounded
+from bundle_router.core.search.memory import Memory, bound_labels
 from bundle_router.core.search.ranking import Ranking, Search
 from bundle_router.core.search.sufficiency import judge
 from bundle_router.review.evaluation import auroc
-from bundle_router.review.learning.fitting import base_scores, relearned
+from bundle_router.review.learning.fitting import base_scores, relearn
 from bundle_router.review.learning.labels import LabelledStep
 
 FEATURES: Final = (
@@ -158,11 +158,11 @@ def _fold_memories(steps: Sequence[LabelledStep], search: Search, memory: Memory
     if memory is None:
         return [None] * FOLDS
     base = base_scores(steps, search)
-    labels = bounded([step.label for step in steps])
+    labels = bound_labels([step.label for step in steps])
     made = []
     for fold in range(FOLDS):
         others = [label for label in labels if fold_of(label.run) != fold]
-        made.append(relearned(memory, others, search, base))
+        made.append(relearn(memory, others, search, base))
     return list(made)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
 from bundle_router.core.search.fusion import ScoredId, order
-from bundle_router.core.search.memory import Label, Memory, bounded, count_features, learn, make_examples
+from bundle_router.core.search.memory import Label, Memory, bound_labels, count_features, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request
@@ -61,7 +61,7 @@ class MemoryFit:
     """Why past steps are recalled by meaning, or are not, in words. Empty where nobody could be asked."""
 
 
-def hold_back(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
+def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
     """Return the older and the newest runs (a quarter of them). `steps` come oldest run first."""
     runs = list(dict.fromkeys(step.past.run_id for step in steps))
     newest = frozenset(runs[len(runs) - int(len(runs) * HELD_BACK) :])
@@ -82,7 +82,7 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     """Learn a memory from the steps, measure it, and propose it where that pays. `steps`: oldest run first."""
     base = base_scores(steps, search)
     replay = _fit(steps, search, base)
-    older, newest = hold_back(steps)
+    older, newest = split_by_age(steps)
     held = _Held(older if len(newest) >= MIN_HELD_BACK else [], newest, search, base)
     return _with_recall(_fit_words(steps, replay, held), held)
 
@@ -98,10 +98,10 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
         return MemoryFit(None, why, enough, replay, Quality(), Quality())
-    older, newest = (_tool_labels(part) for part in hold_back(steps))
+    older, newest = (_tool_labels(part) for part in split_by_age(steps))
     if len(newest) < MIN_HELD_BACK:
         return MemoryFit(replay.memory, _describe_gain(replay), True, replay, Quality(), Quality())
-    earlier = relearned(replay.memory, bounded(older), search, base)
+    earlier = relearn(replay.memory, bound_labels(older), search, base)
     before = _quality([(order(base[label]), label.ids) for label in newest])
     features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
     after = _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
@@ -134,12 +134,12 @@ class _Held:
     def quality(self, memory: Memory | None) -> Quality:
         """Return how well the newest runs are ranked with what the older ones teach, as `memory` was learned."""
         if memory is not None and self.older:
-            labels = bounded([step.label for step in self.older])
-            memory = relearned(memory, labels, self.search, self.base)
+            labels = bound_labels([step.label for step in self.older])
+            memory = relearn(memory, labels, self.search, self.base)
         return quality(self.newest, self.search, memory if self.older else None)
 
 
-def relearned(
+def relearn(
     memory: Memory, labels: Sequence[Label], search: Search, base: Mapping[Label, Mapping[str, float]]
 ) -> Memory:
     """Return what these labels alone teach, in the way that `memory` was learned."""
@@ -148,7 +148,7 @@ def relearned(
     if memory.rarity:
         words = learn(examples, rarity, trust=memory.trust, novelty=memory.novelty)
     runs = frozenset(label.run for label in labels)
-    recollection = memory.recollection.of_runs(runs) if memory.recollection is not None else None
+    recollection = memory.recollection.for_runs(runs) if memory.recollection is not None else None
     return replace(words, recollection=recollection)
 
 

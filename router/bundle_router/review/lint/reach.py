@@ -14,7 +14,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route
 from bundle_router.core.decide.ceiling import StepCeiling, ceiling_of
-from bundle_router.core.decide.mapping import Address, AddressedRow, covering
+from bundle_router.core.decide.mapping import Address, AddressedRow, rows_covering
 from bundle_router.core.decide.policy import BundleVerdict, static_verdict
 from bundle_router.core.models.patterns import first_match, is_glob, matches
 
@@ -84,7 +84,7 @@ class Reach:
 
     def _group(self, address: Address) -> _Group:
         if address not in self._groups:
-            self._groups[address] = tuple(row.name for row in covering(self._rows, address))
+            self._groups[address] = tuple(row.name for row in rows_covering(self._rows, address))
         return self._groups[address]
 
     def _permits(self, address: Address, bundle: Bundle) -> bool:
@@ -154,7 +154,7 @@ def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
     return all(_covers_field(getattr(wide, field), getattr(narrow, field)) for field in _FIELDS)
 
 
-def shadowed_by(routes: Sequence[Route]) -> dict[int, int]:
+def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
     """For each route that can never be first: its index, and that of the earlier one that matches all it matches.
 
     Rows that can cover another share its first words or leave them open, so eight look-ups find them; rows with

@@ -12,7 +12,7 @@ from bundle_router.core.config.servers import command_words, is_plain_http
 from bundle_router.core.models.patterns import Targets, first_match, is_glob, matches
 from bundle_router.core.tools.reusable_results import is_read_only
 from bundle_router.review.lint.findings import LintFinding, Subject
-from bundle_router.review.lint.reach import shadowed_by
+from bundle_router.review.lint.reach import shadowing_routes
 
 MAX_WAYS: Final = 100_000
 """Pairs of a denied bundle's tool and another bundle that holds it, that are looked at in all."""
@@ -20,7 +20,7 @@ MAX_WAYS: Final = 100_000
 
 def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
     entries = subject.resolved.written.routes
-    for index, earlier in shadowed_by(subject.catalog.routes).items():
+    for index, earlier in shadowing_routes(subject.catalog.routes).items():
         name = subject.catalog.routes[earlier].name
         message = f"never matches: route {name!r} (routes[{earlier}]) matches all of its steps first"
         yield LintFinding(entries[index], message, "move it up, or remove it")

@@ -24,7 +24,7 @@ from bundle_router.core.decide.mapping import Address
 from bundle_router.core.decide.policy import constituents
 from bundle_router.core.tools.exposure.placing import mode_of
 from bundle_router.review.config_edits import ConfigEdit, config_edits
-from bundle_router.review.privileges.everywhere import everywhere
+from bundle_router.review.privileges.everywhere import differences_everywhere
 from bundle_router.review.privileges.granted import GrantedTools, Permitted, tool_examples, with_examples
 from bundle_router.review.privileges.name_classes import ANY, NameClass, name_classes
 from bundle_router.review.privileges.privilege_rows import (
@@ -86,7 +86,7 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
             for row in comparison.rows(masks, _example(groups, triples[0])):
                 rows.setdefault(row, set()).update(triples)
     found = [replace(row, addresses=_merge_addresses(triples, groups)) for row, triples in rows.items()]
-    found += everywhere(old, new, comparison.edits)
+    found += differences_everywhere(old, new, comparison.edits)
     return PrivilegeDiff(
         old_revision=old.revision,
         new_revision=new.revision,

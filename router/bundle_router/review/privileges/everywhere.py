@@ -94,7 +94,7 @@ _BUNDLE: Final[Mapping[str, Wider]] = {
 """What is not listed here is said address by address, or follows from what is."""
 
 
-def everywhere(old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]) -> Iterator[PrivilegeRow]:
+def differences_everywhere(old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]) -> Iterator[PrivilegeRow]:
     """Yield a row for each thing that differs whatever the address."""
     by_place = {edit.place: edit for edit in edits}
     yield from _servers(old, new, by_place)

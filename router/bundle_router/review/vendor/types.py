@@ -63,7 +63,7 @@ class Types:
                 ModelField(
                     name=name,
                     alias=None if name == key else key,
-                    type=self.named(f"{wish}{pascal(key)}", self.of(f"{wish}{pascal(key)}", inner, root, refs, ())),
+                    type=self.name_type(f"{wish}{pascal(key)}", self.of(f"{wish}{pascal(key)}", inner, root, refs, ())),
                     required=key in required,
                     description=" ".join(text.split())[:_TEXT_CHARS] if isinstance(text, str) else "",
                 )
@@ -102,12 +102,12 @@ class Types:
             return _PLAIN[kind]
         if kind == "array":
             item = self.of(f"{wish}Item", schema.get("items"), root, refs, trail)
-            return f"list[{self.named(f'{wish}Item', item)}]"
+            return f"list[{self.name_type(f'{wish}Item', item)}]"
         if schema.get("properties") and not any(key in schema for key in ("allOf", "anyOf", "oneOf", "$ref")):
             return self.model(wish, schema, root, refs)
         if kind == "object":
             value = self.of(f"{wish}Value", schema.get("additionalProperties"), root, refs, trail)
-            return f"dict[str, {self.named(f'{wish}Value', value)}]"
+            return f"dict[str, {self.name_type(f'{wish}Value', value)}]"
         return "Any"
 
     def _referenced(self, ref: str, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
@@ -135,10 +135,10 @@ class Types:
 
     def union(self, wish: str, parts: Sequence[str]) -> str:
         """Return `A | B`, once each. What holds Any is Any."""
-        named = [self.named(wish, part) for part in dict.fromkeys(parts)]
+        named = [self.name_type(wish, part) for part in dict.fromkeys(parts)]
         return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
 
-    def named(self, wish: str, type_: str) -> str:
+    def name_type(self, wish: str, type_: str) -> str:
         """Return the type, or the name of an alias for it where it is long."""
         if len(type_) <= _LONG:
             return type_

@@ -36,7 +36,7 @@ from bundle_router.serving.api.problems import GONE, INTERNAL, NO_ARTIFACT, TIME
 from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.refusals import Message, Receive, Refusal, Send, lacks
+from bundle_router.serving.refusals import Message, Receive, Refusal, Send, missing_scope
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
 
@@ -124,7 +124,7 @@ class DecisionApi:
         caller: Caller = request.scope["user"]
         try:
             if needed is not None and needed not in caller.scopes:
-                raise RefusedRequest(lacks(needed))
+                raise RefusedRequest(missing_scope(needed))
             response = await _while_waited_for(request, work, self._request_s)
         except RefusedRequest as refused:
             response = respond(refused.refusal)

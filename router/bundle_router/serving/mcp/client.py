@@ -118,12 +118,12 @@ def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
             raise MCPError(
                 types.INVALID_REQUEST, f"{MAX_ASKED} questions were asked in one request, which is the limit."
             )
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(said_by(context, request), loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(input_from(context, request), loop))
 
     return ask
 
 
-async def said_by(context: Context, asked: Any) -> dict[str, Any]:
+async def input_from(context: Context, asked: Any) -> dict[str, Any]:
     """Return what the client says to a request in the middle of its own. Raises MCPError."""
     method = asked["method"]
     request, form = _FORMS[method]
@@ -139,7 +139,7 @@ async def said_by(context: Context, asked: Any) -> dict[str, Any]:
     return said.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-async def in_rounds(
+async def ask_in_rounds(
     context: Context,
     client: Client,
     ask: Callable[[Client], Awaitable[T]],
@@ -164,5 +164,5 @@ async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, 
         raise MCPError(
             types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_AT_ONCE} may be."
         )
-    given: dict[str, Any] = {"inputResponses": {key: await said_by(context, one) for key, one in wanted.items()}}
+    given: dict[str, Any] = {"inputResponses": {key: await input_from(context, one) for key, one in wanted.items()}}
     return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.core.models import Step
 from bundle_router.errors import RequestError, RouterError, UnknownRun
 from bundle_router.serving.gate import ROOT, UNAUTHORIZED, Destination, Headers, destination_of, is_json
-from bundle_router.serving.keys import Caller, begun
+from bundle_router.serving.keys import Caller, run_tag
 from bundle_router.serving.mcp.served_runs import ServedRun, ServedRuns
-from bundle_router.serving.refusals import Refusal, lacks, refuse
+from bundle_router.serving.refusals import Refusal, missing_scope, refuse
 from bundle_router.wiring.endpoint_access import EndpointAccess
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class McpMount:
 
     async def _find_served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
         if "call" not in caller.scopes:
-            return lacks("call")
+            return missing_scope("call")
         if to is None and not caller.role and "route" not in caller.scopes:
             return _NO_ROLE
         try:
@@ -61,7 +61,7 @@ class McpMount:
                 return await self._own.get(caller)
             if caller.principal and await self._runs.access.principal(to.run_id) != caller.principal:
                 return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
-            if caller.run_id is not None and begun(await self._runs.access.decision_id(to.run_id)) != caller.begun:
+            if caller.run_id is not None and run_tag(await self._runs.access.decision_id(to.run_id)) != caller.begun:
                 return UNAUTHORIZED
             return await self._runs.get(to.run_id, to.decision)
         except UnknownRun as unknown:
@@ -82,7 +82,9 @@ _WRONG_METHOD: Final = Refusal(
     405, "method_not_allowed", f"The methods here are {_ALLOWED}.", ((b"allow", _ALLOWED.encode()),)
 )
 _NOT_JSON: Final = Refusal(400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'.")
-_NO_ROLE: Final = replace(lacks("route"), advice="use one that has it, or give this one a `role` in the token file")
+_NO_ROLE: Final = replace(
+    missing_scope("route"), advice="use one that has it, or give this one a `role` in the token file"
+)
 NO_RUN: Final = Refusal(
     404, "not_found", f"There is nothing here: connect to {ROOT}, or to {ROOT}/runs/ and a run's id."
 )

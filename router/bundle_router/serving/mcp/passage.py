@@ -24,7 +24,7 @@ from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.engine.relay import LISTS
 from bundle_router.engine.results import Result
-from bundle_router.serving.mcp.client import Context, client_of, in_rounds, set_level
+from bundle_router.serving.mcp.client import Context, ask_in_rounds, client_of, set_level
 from bundle_router.serving.mcp.following import FollowedResources
 
 Json = dict[str, Any]
@@ -108,7 +108,7 @@ def _passed_on(run: ServerRun, asked: Asked) -> dict[str, tuple[type[types.Reque
                 return answer
 
             async with client_of(context) as client:
-                sent = as_sent(await in_rounds(context, client, ask, lambda answer: answer))
+                sent = as_sent(await ask_in_rounds(context, client, ask, lambda answer: answer))
             return _well_formed(method, context.protocol_version, sent)
 
         return handle
@@ -128,7 +128,7 @@ def _of_sessions(
 
     async def subscribe(context: Context, params: types.SubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, mine = str(params.uri), followed_by(context.session._connection)
+        uri, mine = str(params.uri), followed_resources(context.session._connection)
         if uri in mine:
             return {}
         mine.add(uri)
@@ -139,13 +139,13 @@ def _of_sessions(
         except BaseException:
             mine.discard(uri)
             raise
-        context.session._connection.exit_stack.callback(lambda: following.drop(dropped(mine, uri)))
+        context.session._connection.exit_stack.callback(lambda: following.drop(dropped_uris(mine, uri)))
         return {}
 
     async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, mine = str(params.uri), followed_by(context.session._connection)
-        following.drop(dropped(mine, uri))
+        uri, mine = str(params.uri), followed_resources(context.session._connection)
+        following.drop(dropped_uris(mine, uri))
         return {}
 
     return {
@@ -155,7 +155,7 @@ def _of_sessions(
     }
 
 
-def followed_by(connection: Connection) -> set[str]:
+def followed_resources(connection: Connection) -> set[str]:
     """Return the resources that a session of the handshake era follows."""
     found: set[str] = connection.state.setdefault("followed", set())
     return found
@@ -166,14 +166,16 @@ def _require(run: ServerRun, feature: Feature) -> None:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
 
 
-def dropped(uris: set[str], uri: str) -> tuple[str, ...]:
+def dropped_uris(uris: set[str], uri: str) -> tuple[str, ...]:
     """Return the URI, if it was among these; it is not any more."""
     found = (uri,) if uri in uris else ()
     uris.discard(uri)
     return found
 
 
-def narrowed(capabilities: types.ServerCapabilities, features: frozenset[Feature]) -> types.ServerCapabilities:
+def narrow_capabilities(
+    capabilities: types.ServerCapabilities, features: frozenset[Feature]
+) -> types.ServerCapabilities:
     """Return the capabilities without those of which nothing is passed on."""
     kinds: dict[str, Feature] = {
         "resources": "resources",

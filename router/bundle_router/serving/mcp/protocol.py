@@ -39,10 +39,18 @@ from bundle_router.core.tools.transport.pass_through import CHANGED, Client
 from bundle_router.engine.results import Result
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.serving.gate import Headers
-from bundle_router.serving.mcp.client import Context, client_of, in_rounds
+from bundle_router.serving.mcp.client import Context, ask_in_rounds, client_of
 from bundle_router.serving.mcp.direct import Answers, DirectPath
 from bundle_router.serving.mcp.following import FollowedResources
-from bundle_router.serving.mcp.passage import ServerRun, as_sent, dropped, followed_by, handlers, has_form, narrowed
+from bundle_router.serving.mcp.passage import (
+    ServerRun,
+    as_sent,
+    dropped_uris,
+    followed_resources,
+    handlers,
+    has_form,
+    narrow_capabilities,
+)
 from bundle_router.serving.refusals import Refusal, refuse
 from bundle_router.serving.requests import again
 
@@ -86,7 +94,7 @@ class _Server(Server[Any]):
         """Ignore what the SDK's constructor sets: the run's guidance is what counts."""
 
     def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
-        return narrowed(super().get_capabilities(*args, **options), self._run.features)
+        return narrow_capabilities(super().get_capabilities(*args, **options), self._run.features)
 
     def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
         asked = notification_options or NotificationOptions(tools_changed=True)
@@ -236,7 +244,7 @@ class RunServer:
             return await self._make_call(name, arguments, None)
         async with client_of(context) as client:
             ask = partial(self._make_call, name, arguments)
-            return await in_rounds(context, client, ask, lambda result: result.answer)
+            return await ask_in_rounds(context, client, ask, lambda result: result.answer)
 
     def _passes_results(self) -> bool:
         return "results" in self._run.features
@@ -265,14 +273,14 @@ class RunServer:
         if connection not in self._connections:
             self._connections.add(connection)
             connection.exit_stack.callback(self._connections.discard, connection)
-            mine = followed_by(connection)
+            mine = followed_resources(connection)
             for name, feature in CHANGED.items():
                 if feature in self._run.features and await self.following.add(name) is None:
                     mine.add(name)
                     connection.exit_stack.callback(self._drop, mine, name)
 
     def _drop(self, followed: set[str], name: str) -> None:
-        self.following.drop(dropped(followed, name))
+        self.following.drop(dropped_uris(followed, name))
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         """Return a stream of the modern era, on which its client hears of what it named, resources among that."""
@@ -291,10 +299,10 @@ class RunServer:
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
         name, about = (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})
-        following = [one for one in list(self._connections) if uri in followed_by(one)]
+        following = [one for one in list(self._connections) if uri in followed_resources(one)]
         await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 
-    async def announce(self) -> None:
+    async def announce_change(self) -> None:
         """Tell all who listen that the list changed. One that does not take it in time is not waited for."""
         await self._bus.publish(ToolsListChanged())
         await asyncio.gather(*(_say(one, "notifications/tools/list_changed", None) for one in list(self._connections)))

@@ -88,13 +88,13 @@ class ServedRun:
             self._shown = decision
             self._schemas = {tool["name"]: tool["inputSchema"] for tool in self._toolset.tools}
         if before is not None and before.tools != self._toolset.tools:
-            await self.server.announce()
+            await self.server.announce_change()
 
     async def end_list(self) -> None:
         """Tell those who listen, once, that there is no list any more."""
         if self._shown:
             self._shown, self._toolset = "", None
-            await self.server.announce()
+            await self.server.announce_change()
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
         """Return the result as blocks, for a client of that protocol revision."""

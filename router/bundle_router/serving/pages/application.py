@@ -121,7 +121,7 @@ class PageRoutes:
             def whole(page: PageContent) -> PageContent:
                 return replace(page, values={**own, **page.values, "token": self._token})
 
-            return await answered(partial(self._make_page, view, request), whole, self._links, as_json=as_json)
+            return await respond(partial(self._make_page, view, request), whole, self._links, as_json=as_json)
 
         return answer
 
@@ -189,7 +189,7 @@ class PageRoutes:
         return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
 
 
-async def answered(
+async def respond(
     make: Callable[[], PageContent | str],
     complete: Callable[[PageContent], PageContent],
     links: Links,

@@ -85,11 +85,11 @@ def _over_days(days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Seque
 def _line_at(y: float, value: int) -> str:
     return (
         f'<line class="grid" x1="{_LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text class="scale" x="{_LEFT - 6}" y="{y + 4:.1f}">{_text(short(value))}</text>'
+        f'<text class="scale" x="{_LEFT - 6}" y="{y + 4:.1f}">{_text(short_number(value))}</text>'
     )
 
 
-def short(value: float) -> str:
+def short_number(value: float) -> str:
     """Return a number in few characters: 950, 1.5k, 88k, 2.1M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:

@@ -27,9 +27,9 @@ from bundle_router.serving.pages.application import (
     HEADERS,
     Handler,
     Reviewer,
-    answered,
     json_address,
     read_form,
+    respond,
     sign_out,
 )
 from bundle_router.serving.pages.config_views import ConfigViews, text_digest
@@ -160,7 +160,7 @@ class ConfigRoutes:
                 status = 400 if isinstance(error, RequestError) else 503
                 return error_page(error.message, error.advice, self._views.where, status)
 
-        return await answered(made, partial(self._complete_page, request), self._links, as_json=as_json)
+        return await respond(made, partial(self._complete_page, request), self._links, as_json=as_json)
 
     def _complete_page(self, request: Request, page: PageContent) -> PageContent:
         """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""

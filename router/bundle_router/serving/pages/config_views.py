@@ -10,7 +10,7 @@ from typing import Any, Final
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.models.canonical import digest
-from bundle_router.core.tools.admission.cleaning import revealed
+from bundle_router.core.tools.admission.cleaning import reveal
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
 from bundle_router.review.config_edits import ConfigEdit
@@ -222,15 +222,15 @@ def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[
             "words": edited_words(group.cause, places),
             "decisions": group.decisions,
             "changes": [
-                (kind, [name for name, _ in group.named(kind)][:8], len(group.named(kind)), max(
-                    (count for _, count in group.named(kind)), default=0))
+                (kind, [name for name, _ in group.counts_by_name(kind)][:8], len(group.counts_by_name(kind)), max(
+                    (count for _, count in group.counts_by_name(kind)), default=0))
                 for kind in CHANGE_KINDS
-                if group.named(kind)
+                if group.counts_by_name(kind)
             ],
             "examples": group.examples,
             "more": group.decisions - len(group.examples),
         }
-        for group in behaviour.ordered()
+        for group in behaviour.ordered_groups()
     ]  # fmt: skip
     return {
         "decisions": behaviour.decisions,
@@ -245,6 +245,6 @@ def _review_values(shown: ShownReview) -> dict[str, Any]:
     values = json_of(shown.review)
     for tool in values["tools"]:
         text = tool["definition"] and tool["definition"].get("description")
-        tool["description"] = revealed(text) if isinstance(text, str) else ""
+        tool["description"] = reveal(text) if isinstance(text, str) else ""
         tool["whole"] = json.dumps(tool["definition"], indent=1, ensure_ascii=True) if tool["definition"] else ""
     return {**values, "digest": shown.digest, "command": shown.review.command}

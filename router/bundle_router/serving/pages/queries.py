@@ -19,7 +19,7 @@ def first(query: Query, name: str, otherwise: str = "") -> str:
     return values[0] if values else otherwise
 
 
-def whole(text: str, otherwise: int = 0) -> int:
+def whole_number(text: str, otherwise: int = 0) -> int:
     """Return a whole number that a person typed, at least 0."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
 
@@ -29,7 +29,7 @@ def run_query(query: Query) -> RunQuery:
     facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
     facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
     sort = first(query, "sort").removeprefix("-")
-    page = whole(first(query, "page"), 1) or 1
+    page = whole_number(first(query, "page"), 1) or 1
     return RunQuery(
         facets=tuple(facets[:50]),
         text=first(query, "q")[:500],

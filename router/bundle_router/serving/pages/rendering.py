@@ -88,9 +88,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., Any]] = {
-        "visible": visible_text, "excerpt": excerpt, "number": number, "short": charts.short, "took": took,
-        "clock": clock, "day": day, "moment": moment, "pretty": pretty, "size": size, "sentence": sentence_of,
-        "tone": tone, "percent": percent,
+        "visible": visible_text, "excerpt": excerpt, "number": number, "short": charts.short_number, "clock": clock,
+        "took": duration_text, "day": day, "moment": moment, "pretty": pretty_json, "size": size,
+        "sentence": sentence_of, "tone": tone, "percent": percent,
     }  # fmt: skip
     made.filters.update(filters)
     made.globals.update(share_bar=charts.share_bar)
@@ -144,7 +144,7 @@ def percent(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "–"
 
 
-def took(ms: object) -> str:
+def duration_text(ms: object) -> str:
     """Return a duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
     if not isinstance(ms, int | float):
         return "–"
@@ -172,7 +172,7 @@ def moment(time: object) -> str:
     return f"{day(time)} {clock(time)}" if time else ""
 
 
-def pretty(value: object) -> str:
+def pretty_json(value: object) -> str:
     """Return JSON for people: a text that holds JSON is laid out, one that does not stays as it is."""
     if isinstance(value, str):
         try:

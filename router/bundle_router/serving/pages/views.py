@@ -26,7 +26,7 @@ from bundle_router.core.records.read_model import (
 )
 from bundle_router.errors import RequestError
 from bundle_router.serving.pages import charts
-from bundle_router.serving.pages.queries import PER_PAGE, Query, first, kept_query, run_query, time_of, whole
+from bundle_router.serving.pages.queries import PER_PAGE, Query, first, kept_query, run_query, time_of, whole_number
 from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.run_reader import DecisionDetail, RunReader
 
@@ -97,7 +97,7 @@ class PageViews:
     def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
         """Return the table of steps or calls across runs."""
         equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
-        page = whole(first(query, "page"), 1) or 1
+        page = whole_number(first(query, "page"), 1) or 1
         runs = RunQuery(text=first(query, "q")[:500], since=time_of(first(query, "since")),
                         until=time_of(first(query, "until")))  # fmt: skip
         sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
@@ -132,7 +132,7 @@ class PageViews:
     def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
         """Return the timeline of a run, `limit` records at a time."""
         run = self._reader.index.run(run_id)
-        start = whole(first(query, "from"))
+        start = whole_number(first(query, "from"))
         part = self._reader.index.timeline(run_id, start=start, limit=limit)
         verified = self._reader.verified(run_id) if run.state != "unreadable" and run.records <= RECORDS else None
         return self._page(
@@ -156,7 +156,7 @@ class PageViews:
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
         """Return whether the run has gone on since a page was made: a part of that page."""
-        run, seen = self._reader.index.run(run_id), whole(first(query, "seen"))
+        run, seen = self._reader.index.run(run_id), whole_number(first(query, "seen"))
         part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
         values = {"count": count, "run": run, "seen": seen}
@@ -238,7 +238,7 @@ class PageViews:
         run_id, _, seq = name.rpartition("/")
         if not run_id or not seq.isdigit():
             raise RequestError(f"{name[:200]!r} names no decision", advice="write RUN/NUMBER, e.g. r-42/0")
-        return self._reader.decision(run_id, whole(seq))
+        return self._reader.decision(run_id, whole_number(seq))
 
     def artifact(self, sha256: str) -> PageContent:
         """Return where an artifact came from, and what took it."""

@@ -99,7 +99,7 @@ def _timeout() -> ToolFailure:
 
 
 @contextmanager
-def started(command: Command, context: ToolContext) -> Iterator[Child]:
+def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
     """Start the command; on leaving, whatever still runs of its process group is killed and reaped."""
     confine = command.confined and starts_confined(command.argv[0])
     process = _popen_confined(command) if confine else _popen(command)
@@ -119,7 +119,7 @@ def started(command: Command, context: ToolContext) -> Iterator[Child]:
 def output_of(command: Command, context: ToolContext, *, max_bytes: int) -> tuple[bytes, bool, Child]:
     """Run a command: its standard output, whether that was cut at `max_bytes`, and the child for `code`, `stderr`."""
     kept = bytearray()
-    with started(command, context) as child:
+    with start_child(command, context) as child:
         for chunk in child.chunks():
             kept += chunk
             if len(kept) > max_bytes:

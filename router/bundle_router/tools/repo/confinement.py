@@ -24,7 +24,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.beneath import PATH_ONLY, HiddenFolder, Identity, Opener, components, opener_beside
 from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
-from bundle_router.tools.repo.refusals import explained, invalid, outside
+from bundle_router.tools.repo.refusals import invalid, outside_failure, translate_errors
 
 __all__ = ["FileKind", "FolderEntry", "Root", "read_up_to", "workspace"]
 
@@ -117,14 +117,14 @@ class Root:
         if path.startswith("/"):
             inside = [path[len(top) :] for top in self._tops if f"{path}/".startswith(f"{top}/")]
             if not inside:
-                raise outside(path)
+                raise outside_failure(path)
             path = inside[0]
         return "/".join(components(path)) or "."
 
     def open_fd(self, path: str, flags: int) -> int:
         """Return a descriptor opened with `flags`; the caller closes it and has to check what it is."""
         relative = self.relative(path)
-        with explained(relative):
+        with translate_errors(relative):
             return self._opener(self.fd, relative, flags)
 
     def open_file(self, path: str) -> BinaryIO:
@@ -162,7 +162,7 @@ class Root:
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """Return the whole of a small file. Raises ToolFailure `too_large` rather than cutting it."""
-        with self.open_file(path) as file, explained(path):
+        with self.open_file(path) as file, translate_errors(path):
             data = read_up_to(file, max_bytes + 1)
         if len(data) > max_bytes:
             raise ToolFailure(f"{path!r} has more than {max_bytes:,} bytes", code="too_large")
@@ -176,7 +176,7 @@ class Root:
         entries: list[FolderEntry] = []
         fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with explained(path), os.scandir(fd) as found:
+            with translate_errors(path), os.scandir(fd) as found:
                 for item in found:
                     if len(entries) == limit:
                         break

@@ -33,7 +33,7 @@ class Hidden:
     def meet(self, identity: Identity) -> None:
         self._met.add(identity)
 
-    def beneath(self, top: str) -> list[str]:
+    def names_beneath(self, top: str) -> list[str]:
         """Return those that the router's own names put beneath a real path, relative to it; they count as met.
 
         For telling another program what to leave alone. What it finds all the same has to be looked at again.

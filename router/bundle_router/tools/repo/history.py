@@ -25,7 +25,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.gitrefs import is_revision
 from bundle_router.tools.repo.gitview import GitView, repository
-from bundle_router.tools.repo.refusals import count, hidden, outside, show_name
+from bundle_router.tools.repo.refusals import count, hidden_failure, outside_failure, show_name
 
 _DATE: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z :.,+/-]{0,63}")
 _MAX_NAMES: Final = 5_000
@@ -236,9 +236,9 @@ def _checked_path(root: Root, path: str | None) -> list[str]:
         return []
     relative = root.relative(path)
     if ".." in relative.split("/"):
-        raise outside(path)
+        raise outside_failure(path)
     if root.is_hidden(relative):
-        raise hidden(path)
+        raise hidden_failure(path)
     return [f":(literal){relative}"]
 
 

@@ -15,7 +15,7 @@ def invalid(path: str, why: str) -> ToolFailure:
     return ToolFailure(f"{path!r} is not a usable path: {why}", code="invalid_path")
 
 
-def outside(path: str) -> ToolFailure:
+def outside_failure(path: str) -> ToolFailure:
     return ToolFailure(
         f"{path!r} leads outside the workspace",
         code="outside_workspace",
@@ -23,7 +23,7 @@ def outside(path: str) -> ToolFailure:
     )
 
 
-def hidden(path: str) -> ToolFailure:
+def hidden_failure(path: str) -> ToolFailure:
     what = "is the router's own (its records, or a file of `serve` such as its tokens)"
     return ToolFailure(f"{_short_path(path)!r} {what}: no tool reads or changes it", code="hidden")
 
@@ -42,15 +42,15 @@ _WORDS: Final = {
 
 
 @contextmanager
-def explained(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Turn what the kernel says about a path into words for whoever asked for it."""
     try:
         yield
     except HiddenFolder as error:
-        raise hidden(path) from error
+        raise hidden_failure(path) from error
     except OSError as error:
         if error.errno == errno.EXDEV:
-            raise outside(path) from error
+            raise outside_failure(path) from error
         code, message, advice = _WORDS.get(
             error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
         )

@@ -25,7 +25,7 @@ from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import scanning
 from bundle_router.tools.repo.beneath import PATH_ONLY, components
-from bundle_router.tools.repo.children import Child, Command, started
+from bundle_router.tools.repo.children import Child, Command, start_child
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, bad_pattern
 
@@ -70,7 +70,7 @@ def search(
             inherited=(fd,),
             confined=confined,
         )
-        with started(command, context) as child:
+        with start_child(command, context) as child:
             for hits in _files(_events(child), query.path, is_folder=is_folder):
                 if not root.is_hidden(hits.path.rpartition("/")[0] or ".") and scanning.holds(root, hits):
                     yield hits
@@ -105,7 +105,7 @@ def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
     if query.glob:
         yield f"--glob={query.glob}"
     yield "--glob=!.git"
-    yield from (f"--glob=!/{_literal_glob(name)}" for name in root.hidden.beneath(root.real_path(fd, query.path)))
+    yield from (f"--glob=!/{_literal_glob(name)}" for name in root.hidden.names_beneath(root.real_path(fd, query.path)))
     yield f"--regexp={query.pattern}"
 
 

@@ -60,7 +60,7 @@ class Watcher:
             Statement(name, held, f"{detail}, {by}") for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
         ]
 
-    def exceeded(self) -> str:
+    def exceeded_bound(self) -> str:
         """Return which bound was passed, in words; empty while none was."""
         plan = self._plan
         pids = list(self._processes())

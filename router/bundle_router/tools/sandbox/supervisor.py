@@ -133,7 +133,7 @@ class Supervisor:
     def _wait(self, wake: int) -> None:
         """Return when the program has ended, has passed a bound, or the router wants it ended."""
         while self._reap() and self._status is None and not self._stopped:
-            if exceeded := self._watcher.exceeded():
+            if exceeded := self._watcher.exceeded_bound():
                 self._report(exceeded=exceeded)
                 return
             self._pause(wake, INTERVAL_S)

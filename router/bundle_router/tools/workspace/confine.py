@@ -28,7 +28,7 @@ _ETC: Final = (
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
-def readable(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
+def readable_paths(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
     """Return what the program may read and execute outside its workspace."""
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix) if rule.path == PYTHON else ()
     etc = (f"/etc/{name}" for name in _ETC)
@@ -53,14 +53,14 @@ NEVER_PASSED: Final = (
 """Patterns of variables with which whoever set them decides what a program loads, runs, reads or talks to."""
 
 
-def passable(name: str) -> bool:
+def may_be_named(name: str) -> bool:
     """Return whether a rule's `env` may name this variable."""
     return bool(name) and "=" not in name and not any(fnmatchcase(name, pattern) for pattern in NEVER_PASSED)
 
 
 def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of a program. `private` is its own temporary folder; `outside` is the router's."""
-    passed = {name: outside[name] for name in rule.env if name in outside and passable(name)}
+    passed = {name: outside[name] for name in rule.env if name in outside and may_be_named(name)}
     fixed = {
         "PATH": PATH,
         "HOME": f"{private}/home",

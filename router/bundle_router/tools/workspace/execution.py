@@ -84,7 +84,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     ):
         start = _starter(root.path)
         _check_paths(root, arguments, accepted)
-        kept = kept_places(root, context, confine.readable(rule, binary), protect_git=rule.protect_git)
+        kept = kept_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = replace(plan, cgroups=cgroups, facilities=facilities)
         finished = start(
@@ -178,7 +178,7 @@ def _plan(
     private: str,
     kept: KeptPlaces,
 ) -> SandboxPlan:
-    read = confine.readable(rule, binary)
+    read = confine.readable_paths(rule, binary)
     return SandboxPlan(
         argv=(binary.path, *arguments.args),
         env=tuple(environment(rule, private=private, outside=os.environ).items()),

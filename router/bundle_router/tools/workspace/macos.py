@@ -55,7 +55,9 @@ def run(
     status, took_ms = process.returncode, (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
-    return ProcessExit(how, code, number, took_ms, streams[0].kept(), streams[1].kept(), seatbelt.STATEMENTS, 0)
+    return ProcessExit(
+        how, code, number, took_ms, streams[0].kept_output(), streams[1].kept_output(), seatbelt.STATEMENTS, 0
+    )
 
 
 def _follow(

@@ -75,7 +75,7 @@ class Capture:
         if len(self._tail) > 2 * self._half:  # trimmed seldom, so that feeding stays linear
             del self._tail[: -self._half]
 
-    def kept(self) -> KeptOutput:
+    def kept_output(self) -> KeptOutput:
         """Return the text, of at most `limit` bytes and the line that names what is missing."""
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
@@ -236,7 +236,7 @@ class _Watch:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def tell(self, line: bytes) -> None:
+    def send_plan(self, line: bytes) -> None:
         """Write the plan while the launcher reads. A launcher that is already gone shows in its report."""
         with contextlib.suppress(BrokenPipeError):
             while line:
@@ -249,11 +249,11 @@ class _Watch:
             now = time.monotonic()
             if not sent and "ready" in self._outcome:
                 self._check_places()
-                self.tell(self._plan.encode())
+                self.send_plan(self._plan.encode())
                 sent = True
             if self._ended is None and "exited" not in self._outcome and (now >= deadline or cancelled()):
                 self._ended = "timeout" if now >= deadline else "cancelled"
-                self.tell(b"x")
+                self.send_plan(b"x")
                 deadline = now + grace_s + _KILLING_S
             elif self._ended is None and "exited" in self._outcome:
                 self._ended = "exited"
@@ -295,7 +295,7 @@ class _Watch:
 
     def finished(self) -> ProcessExit:
         self._drain()
-        stdout, stderr = (capture.kept() for capture in self._streams.values())
+        stdout, stderr = (capture.kept_output() for capture in self._streams.values())
         outcome = self._outcome
         if "failed" in outcome:
             raise ToolFailure(f"the program was not started: {outcome['failed']}", code="not_started")
@@ -331,7 +331,7 @@ class _Watch:
         """Idempotent in effect: the launcher is ended and reaped, every descriptor closed."""
         self._selector.close()
         if "leftovers" not in self._outcome and self._ended is None:
-            self.tell(b"x")  # something was thrown at us while the program ran
+            self.send_plan(b"x")  # something was thrown at us while the program ran
         try:
             self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)
         except subprocess.TimeoutExpired:

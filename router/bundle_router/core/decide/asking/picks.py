@@ -72,7 +72,7 @@ class ParsedPicks:
     justification: str
 
 
-def picked(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> ParsedPicks | None:
+def parse_picks(answer: BaseModel, candidates: Sequence[str], max_picks: int) -> ParsedPicks | None:
     """Without duplicates, required first, at most `max_picks`; a bundle may be named by its place. None when it named
     ids and none of them is permitted."""
     fields = answer.model_dump()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bundle_router.core.catalog import Card, Server
 from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.models.patterns import selected
+from bundle_router.core.models.patterns import is_selected
 from bundle_router.core.tools.admission.admitted import (
     Admitted,
     AdmittedTool,
@@ -21,7 +21,7 @@ from bundle_router.core.tools.admission.admitted import (
 from bundle_router.core.tools.admission.cleaning import cleaned, cleaned_schema, has_hidden, hidden_value
 from bundle_router.core.tools.admission.identity import VolatilePath, identity, volatile_paths
 from bundle_router.core.tools.admission.references import schema_fault
-from bundle_router.core.tools.admission.schemas import shown, with_json_types
+from bundle_router.core.tools.admission.schemas import display_value, with_json_types
 from bundle_router.core.tools.exposure.names import exposed_names
 from bundle_router.core.tools.exposure.provider_forms import definition as exposed_definition
 from bundle_router.dataclass import dataclass, replace
@@ -67,7 +67,7 @@ class _Admission:
         for index, raw in enumerate(definitions[: self.limits.max_tools]):
             fault = self._first_look(raw)
             if fault is None:
-                if selected(raw["name"], self.server.include, self.server.exclude):
+                if is_selected(raw["name"], self.server.include, self.server.exclude):
                     bounded.append(raw)
             else:
                 refused.append(RefusedTool(_label(raw, index), *fault))
@@ -91,7 +91,7 @@ class _Admission:
             return "not_an_object", f"the definition is a {type(raw).__name__}"
         name = raw.get("name")
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            return "bad_name", f"{shown(name)} is not a name: letters, digits, '_', '-' and '.', at most 128"
+            return "bad_name", f"{display_value(name)} is not a name: letters, digits, '_', '-' and '.', at most 128"
         return beyond_bounds(raw, self.limits)
 
     def _card(self, raw: Mapping[str, Any], instructions: str) -> AdmittedTool | Fault:
@@ -135,7 +135,7 @@ class _Admission:
 
 def _label(raw: Any, index: int) -> str:
     name = raw.get("name") if isinstance(raw, dict) else None
-    return shown(name)[1:-1] if isinstance(name, str) else f"#{index}"
+    return display_value(name)[1:-1] if isinstance(name, str) else f"#{index}"
 
 
 def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Fault | None]]:
@@ -168,7 +168,7 @@ def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
         notes.append("it declares no input schema: taken as without arguments")
         schema = {}
     if not isinstance(schema, dict):
-        return "bad_schema", f"the input schema is {shown(schema)}, not an object"
+        return "bad_schema", f"the input schema is {display_value(schema)}, not an object"
     renamed: set[str] = set()
     root = dict(with_json_types(schema, renamed))
     if renamed:
@@ -178,7 +178,10 @@ def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
         notes.append("its input schema did not say that it is an object")
         root["type"] = "object"
     if root["type"] != "object":
-        return "not_object_schema", f"the input schema is of type {shown(root['type'])}: arguments are an object"
+        return (
+            "not_object_schema",
+            f"the input schema is of type {display_value(root['type'])}: arguments are an object",
+        )
     root.setdefault("properties", {})
     return root
 

@@ -104,7 +104,7 @@ def as_latin(text: str) -> str:
     return unicodedata.normalize("NFKC", text).translate(_LATIN_TWINS)
 
 
-def revealed(text: str) -> str:
+def reveal(text: str) -> str:
     """Return the text with everything written out that a reader can't see, or would take for something else."""
     if text.isascii():
         return visible(text)

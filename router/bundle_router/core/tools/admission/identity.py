@@ -53,10 +53,10 @@ def _parse(text: str) -> VolatilePath:
 def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()) -> str:
     """`sha256:…` of what counts (rule 7 of the package). The definition must have passed the bounds."""
     instructions_text = "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
-    return digest_of({"tool": settled(definition, volatile), "instructions": instructions_text})
+    return digest_of({"tool": normalize_definition(definition, volatile), "instructions": instructions_text})
 
 
-def settled(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
+def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
     """Return a copy of the definition without its volatile fields and with meaningless order settled."""
     mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
     copy: dict[str, Any] = _without_paths(dict(definition), mine)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from bundle_router.core.tools.admission.admitted import DefinitionLimits, Fault
-from bundle_router.core.tools.admission.schemas import Place, keyword_fault, pointer, shown, subschemas
+from bundle_router.core.tools.admission.schemas import Place, display_value, keyword_fault, pointer, subschemas
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _SAME_VALUE: Final = frozenset(
@@ -26,7 +26,7 @@ _SAME_VALUE: Final = frozenset(
 def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
     """Return the first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
     schemas = _Schemas(root)
-    return schemas.collect(limits) or schemas.leading_astray() or schemas.circling() or schemas.multiplying(limits)
+    return schemas.collect(limits) or schemas.astray_fault() or schemas.cycle_fault() or schemas.expansion_fault(limits)
 
 
 def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
@@ -80,7 +80,7 @@ class _Schemas:
             if isinstance(schema, bool):
                 continue
             if not isinstance(schema, dict):
-                return "bad_schema", f"{pointer(place)} is {shown(schema)}, not a schema"
+                return "bad_schema", f"{pointer(place)} is {display_value(schema)}, not a schema"
             fault = keyword_fault(schema, limits)
             if fault is not None:
                 code, key, what = fault
@@ -95,7 +95,7 @@ class _Schemas:
             waiting.extend(((*place, *where), inner) for where, inner in reversed(list(subschemas(schema))))
         return None
 
-    def leading_astray(self) -> Fault | None:
+    def astray_fault(self) -> Fault | None:
         for schema in self._schemas:
             for key in _REFS:
                 if key not in schema:
@@ -104,15 +104,15 @@ class _Schemas:
                 if key == "$recursiveRef" and ref is True:
                     ref = "#"
                 if not isinstance(ref, str):
-                    return "bad_schema", f"{where} is {shown(ref)}, not text"
+                    return "bad_schema", f"{where} is {display_value(ref)}, not text"
                 if not ref.startswith("#"):
-                    return "remote_ref", f"{where} leads outside the schema: {shown(ref)}"
+                    return "remote_ref", f"{where} leads outside the schema: {display_value(ref)}"
                 target = target_of(self._root, self._anchors, ref)
                 if not isinstance(target, bool) and id(target) not in self._places:
-                    return "broken_ref", f"{where} leads to no schema: {shown(ref)}"
+                    return "broken_ref", f"{where} leads to no schema: {display_value(ref)}"
         return None
 
-    def circling(self) -> Fault | None:
+    def cycle_fault(self) -> Fault | None:
         done: set[int] = set()
         for start in self._schemas:
             trail = {id(start): iter(self._on_the_same_value(start))}
@@ -129,7 +129,7 @@ class _Schemas:
                     done.add(current)
         return None
 
-    def multiplying(self, limits: DefinitionLimits) -> Fault | None:
+    def expansion_fault(self, limits: DefinitionLimits) -> Fault | None:
         sizes: dict[int, int] = {}
         trail = {id(self._root): (iter(self._subschemas_of(self._root)), [1])}
         while trail:

@@ -49,7 +49,8 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
         if key in _LISTS and isinstance(value, list):
             yield from (((key, index), inner) for index, inner in enumerate(value))
         elif key in _MAPS and isinstance(value, dict):
-            yield from (((key, name), inner) for name, inner in value.items() if not _is_dependency(key, inner))
+            may_list = key == "dependencies"  # a list there says other names, and is no schema
+            yield from (((key, name), v) for name, v in value.items() if not (may_list and isinstance(v, list)))
         elif key in _ONE:
             yield (key,), value
 
@@ -76,7 +77,7 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
     elif read != names:
         made["type"] = list(dict.fromkeys(read)) if isinstance(schema["type"], list) else read[0]
     pairs = zip(names, read, strict=True)
-    renamed.update(f"{shown(name)} as {other or 'any value'}" for name, other in pairs if name != other)
+    renamed.update(f"{display_value(name)} as {other or 'any value'}" for name, other in pairs if name != other)
     return schema if all(made.get(key) is value for key, value in schema.items()) else made
 
 
@@ -85,10 +86,6 @@ def _json_type(name: Any) -> Any:
         return name
     lower = name.lower()
     return lower if lower in _TYPES else _OTHER_NAMES.get(lower, "")
-
-
-def _is_dependency(key: str, value: object) -> bool:
-    return key == "dependencies" and isinstance(value, list)
 
 
 def pointer(place: Place) -> str:
@@ -110,7 +107,7 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
                 return (
                     "bad_pattern",
                     key,
-                    f"repeats what already repeats, so that matching it may never end: {shown(text)}",
+                    f"repeats what already repeats, so that matching it may never end: {display_value(text)}",
                 )
     return None
 
@@ -120,23 +117,25 @@ def form_fault(key: str, value: Any) -> str:
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
-        return f"is {shown(unknown[0])}, which is no type" if unknown else "" if names else "is empty"
+        return f"is {display_value(unknown[0])}, which is no type" if unknown else "" if names else "is empty"
     if key in _MAPS or key == "dependentRequired":
         if not isinstance(value, dict):
-            return f"is {shown(value)}, not an object"
+            return f"is {display_value(value)}, not an object"
         lists = value.values() if key in ("dependencies", "dependentRequired") else ()
-        return next((f"has {shown(names)}, not a list of names" for names in lists if not _names(names, key)), "")
+        return next(
+            (f"has {display_value(names)}, not a list of names" for names in lists if not _names(names, key)), ""
+        )
     if key in _LISTS - _ONE:
-        return "" if isinstance(value, list) and value else f"is {shown(value)}, not a list of schemas"
+        return "" if isinstance(value, list) and value else f"is {display_value(value)}, not a list of schemas"
     if key == "enum":
-        return "" if isinstance(value, list) else f"is {shown(value)}, not a list"
+        return "" if isinstance(value, list) else f"is {display_value(value)}, not a list"
     if key == "required":
-        return "" if _names(value, key) else f"is {shown(value)}, not a list of names"
+        return "" if _names(value, key) else f"is {display_value(value)}, not a list of names"
     if key in _TEXTS or key == "pattern":
-        return "" if isinstance(value, str) else f"is {shown(value)}, not text"
+        return "" if isinstance(value, str) else f"is {display_value(value)}, not text"
     if key in _NUMBERS or key in _COUNTS:
         fine = isinstance(value, int | float) and not isinstance(value, bool) and (key in _NUMBERS or value >= 0)
-        return "" if fine else f"is {shown(value)}, not a number that fits"
+        return "" if fine else f"is {display_value(value)}, not a number that fits"
     return ""
 
 
@@ -146,7 +145,7 @@ def _names(value: object, key: str) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def shown(value: object) -> str:
+def display_value(value: object) -> str:
     """Return a value for a message: short, on one line, printable."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "..."

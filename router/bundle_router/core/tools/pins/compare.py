@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Server
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, volatile_paths
-from bundle_router.core.tools.admission.cleaning import revealed
-from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, settled
+from bundle_router.core.tools.admission.cleaning import reveal
+from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, normalize_definition
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
 from bundle_router.dataclass import dataclass
@@ -76,7 +76,9 @@ def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison
         elif name not in before:
             changes.append(ToolChange(name, "added"))
         else:
-            found = differences(settled(before[name], volatile), settled(live[name], volatile))
+            found = differences(
+                normalize_definition(before[name], volatile), normalize_definition(live[name], volatile)
+            )
             changes.append(ToolChange(name, "changed" if found else "unchanged", found))
     return Comparison(server.name, server_differences(pins, admitted, server, volatile), tuple(changes))
 
@@ -105,7 +107,7 @@ def server_differences(
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else revealed(value) if isinstance(value, str) else encode(value)
+    return None if value is None else reveal(value) if isinstance(value, str) else encode(value)
 
 
 def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
@@ -136,7 +138,7 @@ def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[Fie
 
 
 def _path(place: tuple[str | int, ...]) -> str:
-    return revealed(pointer(place))
+    return reveal(pointer(place))
 
 
 def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
@@ -155,7 +157,7 @@ def _part(text: str, start: int, stop: int) -> str:
     part = text[low:high]
     if len(part) > _WINDOW:
         part = f"{part[: _WINDOW // 2]} … {part[-_WINDOW // 2 :]}"
-    return revealed(("…" if low else "") + part + ("…" if high < len(text) else ""))
+    return reveal(("…" if low else "") + part + ("…" if high < len(text) else ""))
 
 
 def _plain_text(value: Any) -> str:
@@ -164,7 +166,7 @@ def _plain_text(value: Any) -> str:
 
 def _excerpt(value: Any) -> str:
     text = _plain_text(value)
-    return revealed(text if len(text) <= _WINDOW else f"{text[:_WINDOW]}… ({len(text):,} characters)")
+    return reveal(text if len(text) <= _WINDOW else f"{text[:_WINDOW]}… ({len(text):,} characters)")
 
 
 def report_lines(comparison: Comparison) -> list[str]:

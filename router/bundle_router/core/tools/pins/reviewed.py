@@ -115,7 +115,7 @@ def approve(
     return replace(fresh, pins=tuple(sorted((*kept, *approved), key=lambda pin: pin.tool)))
 
 
-def narrowed(pins: Pins, newer: Pins | None) -> Pins:
+def narrow_pins(pins: Pins, newer: Pins | None) -> Pins:
     """Return those of the pins that newer ones hold in the same form: without what was taken back or approved since."""
     if newer is None or (pins.origin, pins.instructions) != (newer.origin, newer.instructions):
         return replace(pins, pins=())

@@ -76,7 +76,7 @@ def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) ->
     return tuple(sorted(found))
 
 
-def pinned(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
+def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
     """Return the catalog with the cards of the pins that its servers may be used by. Contacts nobody: pins are what is
     known.
 

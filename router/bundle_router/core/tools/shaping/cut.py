@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bundle_router.core.tools.shaping.json_text import dumped
+from bundle_router.core.tools.shaping.json_text import dump
 from bundle_router.core.tools.shaping.visible import visible
 from bundle_router.dataclass import dataclass
 
@@ -79,7 +79,7 @@ def leading_items(value: Any, budget: int) -> CutText | None:
 
 def compact(value: Any) -> str:
     """Return the value as the model sees it: compact JSON in its own order, invisible characters escaped."""
-    return visible(dumped(value))
+    return visible(dump(value))
 
 
 def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
@@ -93,7 +93,7 @@ def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
         inner = [key for key, item in value.items() if isinstance(item, list | dict)]
         if not inner:
             return None
-        key = max(inner, key=lambda name: len(dumped(value[name]))) if len(inner) > 1 else inner[0]
+        key = max(inner, key=lambda name: len(dump(value[name]))) if len(inner) > 1 else inner[0]
         path.append(key)
         value = value[key]
     return (path, value) if isinstance(value, list) else None

@@ -39,7 +39,7 @@ def parse_finite(text: str) -> Any:
     return _FINITE.decode(text)
 
 
-def dumped(value: Any, *, indented: bool = False) -> str:
+def dump(value: Any, *, indented: bool = False) -> str:
     """Return the value as JSON in its own order: compact, or `indented` by a space a level."""
     return "".join(pieces(value, indented=indented))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
-from bundle_router.core.tools.shaping.json_text import dumped, parse
+from bundle_router.core.tools.shaping.json_text import dump, parse
 from bundle_router.core.tools.shaping.references import References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
@@ -49,7 +49,7 @@ class _Piece:
         """What an artifact of it holds."""
         if self.value is None:
             return self.text
-        return without_surrogates(dumped(self.value, indented=True))
+        return without_surrogates(dump(self.value, indented=True))
 
     @property
     def part(self) -> Part:
@@ -95,7 +95,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         return _Piece(reference, reference)
     if isinstance(block, Data) and not isinstance(block.value, str):
         value = references.value(block.value)
-        raw = dumped(value)
+        raw = dump(value)
         shown = visible(raw)
         return _Piece("", shown, value, escaped=shown != raw, size=len(raw.encode("utf-8", "surrogatepass")))
     text = _title_text(block) if isinstance(block, Text) else block.value
@@ -164,7 +164,7 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
     if isinstance(block, Text):
         return len(block.text.encode("utf-8", "surrogatepass"))
     try:
-        return known.get(id(block.value)) or len(dumped(block.value).encode("utf-8", "surrogatepass"))
+        return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:
         return 0  # deeper than JSON's own encoder goes; what is shown of it is bounded by References.value
 

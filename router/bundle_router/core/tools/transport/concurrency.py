@@ -146,7 +146,7 @@ class Leases(Generic[K]):
             return True
         return False
 
-    def doom(self, held: HeldConnection[K]) -> bool:
+    def retire(self, held: HeldConnection[K]) -> bool:
         """No new lease on it. True when it is to be closed now, False when its last lease will (or did)."""
         if held.doomed:
             return False
@@ -158,16 +158,16 @@ class Leases(Generic[K]):
             return False
         return True
 
-    def doom_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
+    def retire_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
         """Doom every current connection with such a key; those nobody holds are returned."""
-        return [held for held in list(self._current.values()) if wanted(held.key) and self.doom(held)]
+        return [held for held in list(self._current.values()) if wanted(held.key) and self.retire(held)]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:
         """Return what is to be closed because nobody used it for long, or because too many are open."""
         unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
         too_many = max(0, len(self._current) - self._max_open)
         gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
-        return [held for held in gone if self.doom(held)]
+        return [held for held in gone if self.retire(held)]
 
     def move(self, held: HeldConnection[K], key: K) -> None:
         """Give a connection another key, where that is free; only who asks for the new one gets it from now on."""

@@ -87,7 +87,7 @@ def passes(server: Server, feature: Feature) -> bool:
     return feature in server.pass_through and server.trust == "trusted"
 
 
-def narrowed(client: Client | None, server: Server) -> Client | None:
+def narrow_client(client: Client | None, server: Server) -> Client | None:
     """Return the client as the server may know it: what it could give and hear, as far as is let through."""
     if client is None:
         return None
@@ -96,7 +96,7 @@ def narrowed(client: Client | None, server: Server) -> Client | None:
     return client if passes(server, "logging") else replace(client, log_level="")
 
 
-def unanswerable(result: Mapping[str, Any], client: Client) -> str:
+def why_unanswerable(result: Mapping[str, Any], client: Client) -> str:
     """Return what a result asks of the client that it may not be asked, or has not said that it can give; "": nothing.
     A server was told, and may ask nevertheless."""
     requests = result.get("inputRequests")

@@ -116,7 +116,7 @@ def _readable_texts(data: bytes) -> Iterator[str]:
 
 def is_command(text: str) -> bool:
     """Return whether decoded text is something a shell would run."""
-    return _COMMAND.search(folded(text)) is not None
+    return _COMMAND.search(fold_text(text)) is not None
 
 
 # The texts of a definition, folded so that a phrase can't be dressed up, and cut into sentences.
@@ -149,13 +149,13 @@ def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
     found = []
     for place, text, prose in _texts(definition):
         raw = text[:MAX_CHARS]
-        found.append(TextPassage(pointer(place), raw, folded(raw if prose else " ".join(_WORDS.split(raw))), prose))
+        found.append(TextPassage(pointer(place), raw, fold_text(raw if prose else " ".join(_WORDS.split(raw))), prose))
         if len(found) == MAX_TEXTS:
             break
     return found
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return the text as it would be read aloud: without what hides, look-alikes resolved, in lower case."""
     if not text.isascii():
         text = as_latin(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')

@@ -15,7 +15,7 @@ from bundle_router.core.tools.warning_light.hidden import (
     Seen,
     TextPassage,
     decoded_texts,
-    folded,
+    fold_text,
     is_command,
     passages,
     seen_in_characters,
@@ -101,7 +101,7 @@ def inspect(
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen_in_passage(passage):
             found.setdefault(rule, _finding(rule, passage.where, seen))
-    for rule, seen in neighbours.seen_beside(definition, server):
+    for rule, seen in neighbours.findings_beside(definition, server):
         found.setdefault(rule, _finding(rule, "/name" if rule == "mimicry" else "/description", seen))
     findings = sorted(found.values(), key=lambda finding: (-finding.weight, finding.rule))
     return LightVerdict(tuple(findings), round(sum(finding.weight for finding in findings), 3))
@@ -127,7 +127,7 @@ def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
 
 
 def _orders_something(text: str) -> bool:
-    return any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(folded(text), ""))
+    return any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bundle_router.core.tools.admission.cleaning import skeleton
-from bundle_router.core.tools.warning_light.hidden import Seen, folded
+from bundle_router.core.tools.warning_light.hidden import Seen, fold_text
 
 _COMMON_WORDS: Final = re.compile(r"\w{3,}")
 _RUN: Final = re.compile(r"[\w.-]+")
@@ -42,13 +42,13 @@ class Neighbourhood:
             if _is_telling(other.tool):
                 self._telling.setdefault(other.tool.lower(), []).append((at, other))
 
-    def seen_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
+    def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
         """Yield the names and words taken from other servers' tools, and orders about them."""
-        name, description = str(definition.get("name", "")), folded(str(definition.get("description") or ""))
+        name, description = str(definition.get("name", "")), fold_text(str(definition.get("description") or ""))
         mine = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
         for other in self._alike.get(skeleton(name), ()):
-            theirs = frozenset(_COMMON_WORDS.findall(folded(other.description)))
+            theirs = frozenset(_COMMON_WORDS.findall(fold_text(other.description)))
             if other.server != server and _overlap(mine, theirs) >= 0.6:
                 mimicked.add(other)
                 yield "mimicry", f"{other.server}.{other.tool}"
