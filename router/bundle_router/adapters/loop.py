@@ -101,7 +101,7 @@ class LoopThread:
         executor = self._make_executor() if self._make_executor is not None else None
         loop = None
         try:
-            loop = (faster_loop() or asyncio.new_event_loop)()
+            loop = asyncio.new_event_loop()
             if executor is not None:
                 loop.set_default_executor(executor)
             # The thread knows nothing of this object, so that one which is dropped unclosed ends its thread.
