@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from bundle_router.adapters.postgres import PostgresRunStore
+from bundle_router.adapters.postgres.artifact_rows import lock_of
 from bundle_router.adapters.postgres.schema import VERSION, migrate
 from bundle_router.core.records.chain import check
 from bundle_router.errors import CorruptRun, KeyConflict, RequestError, StorageError
@@ -148,7 +149,9 @@ def test_a_process_is_alive_as_long_as_its_session(make_store: Make) -> None:
     assert not other.is_alive("0" * 16)
     with psycopg.connect(other.pool.conninfo, autocommit=True) as connection:
         connection.execute(
-            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and pid <> pg_backend_pid()"
+            "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted "
+            "and (classid::bigint << 32) | objid::bigint = %s",  # of no other test's process
+            (lock_of(f"writer:{token}"),),
         )
     deadline = time.monotonic() + 10
     while other.is_alive(token) and time.monotonic() < deadline:

@@ -27,7 +27,8 @@ def status(url, key):
 
 async def main():
     async with Router.open(None, runs="runs") as router:
-        with service_pages(PageSources(runs="runs", store=None, config=None, away=router.endpoint.away)) as pages:
+        away = router.endpoint.unusable_servers
+        with service_pages(PageSources(runs="runs", store=None, config=None, away=away)) as pages:
             async with serve(router, pages=pages) as here:
                 assert await asyncio.to_thread(status, here.base + "/healthz", here.key) == 200
                 print([name for name in ("mcp", "sqlalchemy", "jinja2") if name in sys.modules])
