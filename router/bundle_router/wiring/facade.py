@@ -365,7 +365,7 @@ class Router:
     async def close_run(self, run_id: str) -> RunEnd:
         """End the run: close what was opened for it here, and write its end, unless other processes have it open;
         the last of them does that then, and what is returned says who they are. It may be continued by another `route`.
-        """
+        Raises UnknownRun for one that no step began."""
         return await self._on_loop.of(run_id).end_run(run_id)
 
     def close_run_sync(self, run_id: str) -> RunEnd:
