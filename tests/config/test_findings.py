@@ -47,3 +47,10 @@ def test_a_secret_in_place_of_its_name_is_not_repeated(cards: Mapping[str, Card]
     (problem,) = check([ConfigFile("router.toml", "router.toml", '[records]\nkey = "hunter2"\n')], cards=cards)
     assert "'${NAME}'" in problem.message
     assert "hunter2" not in str(problem)
+
+
+def test_a_table_that_stands_twice_goes_under_the_first_where_it_is_no_list(cards: Mapping[str, Card]) -> None:
+    text = "[limits]\nmax_tools = 5\n\n[limits]\nmax_result_chars = 9000\n"
+    (problem,) = check([ConfigFile("router.toml", "router.toml", text)], cards=cards)
+    assert "twice" in problem.message
+    assert problem.suggestion == "put all of its keys under the first [limits]"

@@ -111,8 +111,9 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
     if where is not None:
         reason = message[: where.start()]
         twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        line, column = int(where[1]), int(where[2])
-        hint = f"write [[{twice[1]}]] for each of several" if twice else _syntax_hint(file, line, column)
+        line, column, is_list = int(where[1]), int(where[2]), file.name in ("routes.toml", "policy.toml")
+        many = "write [[{}]] for each of several" if is_list else "put all of its keys under the first [{}]"
+        hint = many.format(twice[1]) if twice else _syntax_hint(file, line, column)
         return Problem(file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column)
     last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
     reason = message.removesuffix(" (at end of document)")
