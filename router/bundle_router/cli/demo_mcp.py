@@ -39,7 +39,7 @@ def run_mcp(runs: str) -> int:
         _show_run(decision, toolset, results)
         _show_images(runs, run_id, results)
         _show_change(folder / "config", runs, run_id, repository.root, servers[0])
-        _pin(folder / "in-trouble", [trouble.server(), servers[0]])
+        _pin(folder / "in-trouble", [*trouble.servers(), servers[0]])
         where = (folder / "in-trouble", runs, f"{run_id}-trouble", repository.root, servers[0])
         survived = asyncio.run(trouble.run_faults(*where))
         _show_trouble(survived)

@@ -14,9 +14,8 @@ from bundle_router.demo import faulty
 from bundle_router.demo.real_servers import Calls, DemoServer
 from bundle_router.engine.results import Result
 
-HANG_S: Final = 2.0
-"""How long a call of the server in trouble may take."""
-NAME: Final = "faulty"
+NAMES: Final = {"faulty": 60.0, "silent": 15.0}
+"""The seconds that a call of either may take: of the second, which is there for `hang`, the demo waits for the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,6 @@ class FaultTrial:
     """One fault: what its call gave, what the same server's next call gave, and what another server's call gave that
     was made at the same time (None without another)."""
 
-    fault: str
     what: str
     result: Result
     after: Result
@@ -35,11 +33,11 @@ class FaultTrial:
         return self.after.ok and (self.beside is None or self.beside.ok)
 
 
-def server() -> DemoServer:
-    """Return the server in trouble. Its every tool is in its bundle; no calls of the usual kind are made."""
-    script = str(Path(faulty.__file__).resolve())
+def servers() -> list[DemoServer]:
+    """Return the servers in trouble. Their every tool is in their bundle; no calls of the usual kind are made."""
+    args, source = ("-I", "-S", str(Path(faulty.__file__).resolve())), "the demo's own"
     calls: Calls = tuple((name, {}) for name in ("echo", *faulty.FAULTS))
-    return DemoServer(NAME, "the demo's own", sys.executable, ("-I", "-S", script), "trusted", calls, timeout_s=HANG_S)
+    return [DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s) for n, s in NAMES.items()]
 
 
 async def run_faults(
@@ -63,8 +61,9 @@ async def run_faults(
                 return await call(name, arguments)
             return await call("call_tool", {"name": name, "arguments": dict(arguments)})
 
-        rows = []
-        for fault, what in faulty.FAULTS.items():
-            result, other = await asyncio.gather(call(f"{NAME}.{fault}", {}), beside())
-            rows.append(FaultTrial(fault, what, result, await call(f"{NAME}.echo", {}), other))
-    return rows
+        async def trial(name: str, fault: str) -> FaultTrial:
+            result, other = await asyncio.gather(call(f"{name}.{fault}", {}), beside())
+            return FaultTrial(faulty.FAULTS[fault], result, await call(f"{name}.echo", {}), other)
+
+        hung = asyncio.create_task(trial("silent", "hang"))
+        return [*[await trial("faulty", fault) for fault in faulty.FAULTS if fault != "hang"], await hung]
