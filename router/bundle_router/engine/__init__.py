@@ -1,1 +1,1 @@
-"""The flows of a run over the ports: a step is routed, a tool is called, what a server has is relayed."""
+"""The engine: routes steps, makes calls and relays requests, over the ports."""

@@ -1,19 +1,20 @@
-"""The second flow through a run: a tool is called.
+"""How a tool is called.
 
 Rules:
-1. `call.started` is on disk before the effect, so a crash leaves evidence; `call.finished` before the result is
-   returned, whatever the tool gave, and also when what it gave can't be shown or stored.
-2. A call gets what its decision showed, as far as that still holds: the verdict runs again on the tool's canonical
-   name, with fresh facts and under what its ancestors may have now. Nothing that improved since widens it.
-3. A key makes a call happen once. Who asks for it again gets the recorded result; while the process that began it
-   lives, its end is waited for. Began and no end, and that process is gone: a tool that may be called again is, any
-   other call ends as `unknown`, which whoever found out records, once. A refused call binds no key.
-4. Records are bounded. What a refused call carried is kept by size, digest and beginning.
-5. What the calls of one step, run or tree of runs come to together is bounded (`core.decide.budgets`).
-6. What an agent can see fail comes back as a `Result`; a caller's mistake, and a log that can't be written, are raised.
+1. `call.started` is on disk before the tool runs, so a crash leaves evidence. `call.finished` is on disk before the
+   result is returned, also when the result can't be shown or stored.
+2. A call may use only what its decision showed. Policy judges it again by the tool's canonical name, with fresh facts
+   and the ancestors' present limits. Nothing that improved since the decision widens it.
+3. A key makes a call happen once. A second call with the key gets the recorded result, and waits for it while the
+   process that began the call lives. If that process died before the end, an idempotent tool is called again; any
+   other call ends as `unknown`, which is recorded once. A refused call binds no key.
+4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are kept.
+5. Budgets bound the calls of a step, of a run and of a tree of runs (`core.decide.budgets`).
+6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so is a log that can't
+   be written.
 
-A call goes through a few wrappers, each of which knows the next alone: `once` (its key), `admit` (judged, budgeted,
-begun), `_call_and_store` (its end), `_call_or_reuse` (results used again), `_call_server` (the session).
+A call passes through wrappers, each of which calls the next: `call_once` (its key), `admit` (judge, budget, begin),
+`_call_and_store` (record the end), `_call_or_reuse` (reuse a result), `_call_server` (the session).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
 
 MAX_NAMED: Final = 20
-"""Tools that a refusal names."""
+"""Tools that a refusal names at most."""
 FIRST_LOOK_S: Final = 0.001
 LONGEST_LOOK_S: Final = 0.1
 UNKNOWN_TEXT: Final = (
@@ -75,7 +76,7 @@ UNKNOWN_TEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyTaken:
-    """The key of a call is bound: this is its last attempt, and whether it was of the tool that is meant now."""
+    """The key of a call is taken: its last attempt, and whether that attempt was of the tool that is called now."""
 
     call: KeyedCall
     same_tool: bool
@@ -87,7 +88,7 @@ async def call_once(
     is_idempotent: Callable[[str], bool],
     make: Callable[[], Awaitable[Result | KeyTaken]],
 ) -> Result:
-    """Make a call, or give what came of it before where it has a key that is bound (rule 3)."""
+    """Make a call, or return the recorded result where its key is taken (rule 3)."""
     pause_s = FIRST_LOOK_S
     while True:
         found = await make()
@@ -108,7 +109,7 @@ async def call_once(
 
 
 def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[str], bool]) -> bool:
-    """Return whether a key's last attempt stands for the call: it is not to be made again."""
+    """Return whether a key's last attempt stands for the call, so that it must not be made again."""
     if call is None:
         return False
     if call.finished is None:
@@ -139,7 +140,7 @@ def _recorded_result(run: OpenRun, seq: int, *, idempotent: bool) -> Result:
 
 
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
-    """Record that nobody knows what came of a call; None where it has another end by now, or began again."""
+    """Record that a call's outcome is unknown. Return None where the call has another end by now, or began again."""
     run, ports = at.run, at.ports
     with run.lock:
         for _ in range(MOVED_AT_MOST):
@@ -171,10 +172,10 @@ _OF_BOTH: Final = (
 def admit(
     at: CallPorts, state: RunState, request: CallRequest, checked: CheckedArguments, tree: Totals | None, wait_s: float
 ) -> AdmittedCall | KeyTaken | Result | None:
-    """Resolve and judge a call and record its start; or record the refusal and return it. `tree` is what the tree of
+    """Resolve and judge a call, and record its start; or record its refusal and return that. `tree` is what the tree of
     runs has spent, where that is bounded.
 
-    None when it has to be judged anew: the run has decided again meanwhile, or the name means another tool by now.
+    None: the caller has to try again, since the run was routed meanwhile or the name means another tool now.
     """
     ports, run = at.ports, at.run
     started_ns = ports.clock.monotonic_ns()
@@ -230,7 +231,7 @@ def admit(
 
 
 Refusal = tuple[Outcome, str, str]
-"""Why a call is not made: its outcome, the code, and what to tell the agent."""
+"""Why a call is refused: its outcome, the code, and the text for the agent."""
 
 
 def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float) -> Result:
@@ -241,7 +242,7 @@ def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusa
 
 
 def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
-    """Return the refusal of a call for which no budget is left. The caller holds the run's lock."""
+    """Return the refusal of a call that exceeds a budget, else None. The caller holds the run's lock."""
     limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.decision.decision_id)
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
     over = over or budgets.over_total(limits, run.fold.run_spent, tree)
@@ -249,9 +250,9 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
 
 
 async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
-    """Look once more whether the tree of runs has room for a call, now that its start stands in its own run and others
-    can see it; else end it as refused. Of two that begin at once in two runs at least one sees the other: a tree makes
-    no more calls than it may, and its last may be refused to both."""
+    """Check once more whether the tree of runs has room for a call, now that its start is recorded and other runs can
+    see it; else end the call as refused. When two runs begin a call at once, at least one sees the other: a tree
+    never makes more calls than its budget, and both may be refused its last."""
 
     def end(wait_s: float) -> Result | None:
         tree = at.runs.tree_spent(at.run)
@@ -277,7 +278,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
 
 
 def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
-    """Return the client, as far as the tool's server may know it; None where its results are not passed on."""
+    """Return the client if it may get the tool's own answer; None where the server's answers are not passed on."""
     if client is None or tool not in exposed:
         return None
     server = catalog.servers[tool.partition(".")[0]]
@@ -285,7 +286,7 @@ def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client:
 
 
 def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
-    """Return what joins the array with a deferred tool that is called: it, and its bundle's companions."""
+    """Return what joins the array when a deferred tool is called: the tool, and its bundle's companions."""
     catalog = call.state.catalog
     bundle = as_presented(catalog.bundles[call.bundle], call.state.modes.get(call.bundle))
     if not waits(catalog, bundle, call.tool):
@@ -328,7 +329,7 @@ def _hint(resolved: ResolvedName, exposed: Mapping[str, str]) -> str:
 
 
 async def perform(at: CallPorts, call: AdmittedCall) -> Result:
-    """Carry out an admitted call: bounded, shaped, artifacts stored, and recorded whatever happens."""
+    """Make an admitted call: bound and shape its result, store its artifacts, and record its end in every case."""
     try:
         outcome = await _call_and_store(at, call)
         result = await at.on_store(partial(finish_call, at.ports, at.run, call, outcome))
@@ -339,8 +340,8 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
 
 
 async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
-    """Make the call and store what it gave. One that comes to no end by itself (it is cancelled, its result can't be
-    stored, or there is a defect) has its end recorded here."""
+    """Make the call and store its artifacts. Record the end here where the call is cancelled, its result can't be
+    stored, or the code has a defect."""
     try:
         await store(at.run, call.request.arguments.blobs)
         outcome = await _call_or_reuse(at, call)
@@ -359,7 +360,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
 
 
 async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
-    """Return what the tool gave, shaped; or what it gave to the same call before, where the operator permits that."""
+    """Return the shaped result of the call, or the kept result of the same call where the operator permits reuse."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
 
     async def work() -> CallOutcome:

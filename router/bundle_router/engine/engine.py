@@ -1,9 +1,9 @@
-"""The engine over the ports: what the machine can do, and the two flows of a run on top.
+"""The engine: routes steps and makes calls over the ports, for one config.
 
 Rules:
-1. Nothing here knows an adapter. `bundle_router.wiring` builds the ports and hands them in.
-2. Runs are independent: each has its own lock and log, so many run side by side from many threads and tasks.
-3. What a run's ancestors leave it is looked up anew for every step, listing and call
+1. Nothing here knows an adapter. `bundle_router.wiring` builds the ports and passes them in.
+2. Runs are independent: each has its own lock and log. Many threads and tasks may use many runs at once.
+3. The limits that a run's ancestors set are looked up for every step, listing and call
    (`bundle_router.engine.open_runs`).
 """
 
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest
 
 TOGETHER: Final = 16
-"""Holds on a run (a call under way has two): where there are more, calls begin some turns of the loop later."""
+"""Holds on a run (a call under way has two) above which a new call waits some turns of the loop before it begins."""
 
 
 class Engine:
-    """Routes steps and carries out calls over the given ports. Create one per process with `Router.open`."""
+    """Routes steps and makes calls over the given ports. Create one per process with `Router.open`."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Engine:
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
     def facts(self, principal: str = "") -> Facts:
-        """Return what this machine and its servers can do now, as a value."""
+        """Return the present capabilities of this machine and its servers."""
         return self._machine.facts(principal)
 
     def _surface_for(self, principal: str) -> Surface:
-        """Return the view for whom a run is: more than the router's own where servers that need no pins have
-        answered."""
+        """Return the surface for a principal: the router's own, or one with the tools of servers that need no pins and
+        have answered."""
         catalog = self._machine.availability(principal).catalog
         if catalog is self.catalog:
             return self._surface
@@ -114,13 +114,13 @@ class Engine:
     async def route(
         self, asked: Step, messages: Messages | None = None, *, selector: Selector | None = None
     ) -> Decision:
-        """See `Router.route`. `selector` answers in place of the engine's own."""
+        """Route a step (see `Router.route`). `selector` replaces the engine's own."""
         return await drive(self._route(asked, messages, selector))
 
     def route_from_thread(
         self, asked: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
     ) -> Decision:
-        """As `route`, on the calling thread; `wait` runs a coroutine to its end elsewhere, when something is asked."""
+        """Do as `route` does, on the calling thread. `wait` runs a coroutine elsewhere and returns its result."""
         return drive_from_thread(self._route(asked, messages), wait)
 
     def _route(self, asked: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
@@ -148,9 +148,9 @@ class Engine:
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
     def state(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
-        """Return the run as it stands now, to be judged under a decision of it (None: the newest). Blocks for as long
-        as reading takes. Not `reads_on`: as far as it is known here, for what is appended by comparison. Raises
-        UnknownRun, and RequestError for a decision that is none of this run's."""
+        """Return the present state of a run, under one of its decisions (None: the newest). Blocks while records are
+        read; with `reads_on=False` nothing is read, for an append that compares. Raises UnknownRun, and RequestError
+        for a decision of another run."""
         run = None if reads_on else self.runs.get(run_id)
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
@@ -184,12 +184,12 @@ class Engine:
         )
 
     def _still_stands(self, run: OpenRun, state: RunState) -> bool:
-        """Return whether all that a state of a run was made of is as it was, as far as is known here."""
+        """Return whether everything that a run's state was made of is unchanged, as far as this process knows."""
         is_same = run.parent_id is None and run.log.next_seq == state.next_seq
         return is_same and self._machine.facts(state.step.principal) is state.facts
 
     async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
-        """As `state`, without holding an event loop for long."""
+        """Return what `state` does, without holding the event loop for long."""
         if self._store.blocks or self.runs.get(run_id) is None:
             return await asyncio.to_thread(partial(self.state, run_id, decision_id, reads_on=reads_on))
         return self.state(run_id, decision_id, reads_on=reads_on)
@@ -199,9 +199,8 @@ class Engine:
     async def tools(
         self, run_id: str, how: SurfaceForm, decision_id: str | None = None, *, decides: bool = False
     ) -> Toolset:
-        """As `toolset`, after servers were asked that show nothing before, and without holding the event loop.
-        `decides`: the step is routed again where one stayed silent, so that the decision says so; not one with a key,
-        which is taken once."""
+        """Return what `toolset` does, after asking the servers that show nothing before they are asked. `decides`:
+        route a step without a key again when one of them stayed silent, so that the decision says so."""
         state = await self.state_async(run_id, decision_id)
         await self._discovery.discover(state)
         state = await self.state_async(run_id, decision_id)
@@ -213,8 +212,9 @@ class Engine:
         return _toolset(state, how)
 
     async def standing(self, run_id: str, *, asks: bool) -> tuple[object, ...]:
-        """Return what a decision of the run would go by of the servers that its newest one shows or misses; with `asks`
-        after those that can be were asked whether their lists still hold. What equals it would decide the same."""
+        """Return the facts about servers that would decide the run's step, for the servers that its newest decision
+        shows or misses. Equal values mean an equal decision. `asks`: ask those servers first whether their lists
+        still hold."""
         state = await self.state_async(run_id)
         wanted = self._discovery.wanted_servers(state)
         away = dict(self.facts(state.step.principal).unavailable)
@@ -226,11 +226,11 @@ class Engine:
         return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
 
     def toolset(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
-        """See `Router.tools`. Blocks where search has to be asked; shows of servers what is known of them."""
+        """Return the run's tools as known now, without asking a server. Blocks where search is needed."""
         return _toolset(self.state(run_id, decision_id), how)
 
     def needs_discovery(self, run_id: str) -> bool:
-        """Return whether the run's tools can't be shown before servers were asked for them."""
+        """Return whether servers have to be asked before the run's tools can be shown."""
         return self._discovery.needs_discovery(self.state(run_id))
 
     # --- flow 2: a tool is called ----------------------------------------------------------------------------------
@@ -238,7 +238,8 @@ class Engine:
     async def call(
         self, run_id: str, name: str, arguments: Mapping[str, Any] | str, decision_id: str | None = None, **more: Any
     ) -> Result:
-        """See `Router.call`. `more`: what a `CallRequest` says besides (`key`, `whole`, `joins`, `client`)."""
+        """Call a tool (see `Router.call`). `more` are further fields of `CallRequest` (`key`, `whole`, `joins`,
+        `client`)."""
         asked_ns = self.ports.clock.monotonic_ns()
         if more.get("key", "") != "":
             check_key(self.ports.redactor, more["key"])
@@ -266,7 +267,7 @@ class Engine:
             run.release()
 
     async def _execute(self, run: OpenRun, request: CallRequest, state: RunState) -> Result:
-        """Run a program of the agent's; its calls are judged under the same decision."""
+        """Run an agent's program; its calls are judged under the same decision."""
         from bundle_router.engine.programs import execute
 
         assert self.ports.programs is not None  # noqa: S101 - the caller looked
@@ -279,7 +280,7 @@ class Engine:
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))
 
     async def _hold_run(self, run_id: str) -> OpenRun:
-        """Return the open run, which stays so until it is released, whoever closes it meanwhile."""
+        """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
         run = self.runs.hold_known(run_id)
         if run is not None:
             return run
@@ -316,7 +317,7 @@ class Engine:
         return await call_once(at, request, partial(may_repeat, state.catalog), make)
 
     def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
-        """Return whether a call may begin: one that is refused for want of budget contacts nobody."""
+        """Return whether a budget has room for a call; a call without room contacts no server."""
         name, text = (str(request.name), request.arguments.text) if request is not None else ("", "")
         tree = self.runs.tree_spent(run)
         with run.lock:
@@ -325,8 +326,9 @@ class Engine:
     async def _admit_call(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
     ) -> AdmittedCall | KeyTaken | Result:
-        """Judge a call by what holds when it begins: meanwhile the run, or an ancestor, may have been routed anew.
-        `state` may be older: it says for which tool the arguments are checked, and `admit` whether it still is that."""
+        """Judge a call by the state in which it begins: the run, or an ancestor, may have been routed meanwhile.
+        `state` may be older: it says for which tool the arguments are checked, and `admit` checks that the name
+        still means that tool."""
         while True:
             checked = await check_arguments(self.ports, state, recordable_name(request.name), request.arguments)
             if not self._still_stands(at.run, state):
@@ -343,7 +345,7 @@ class Engine:
             await self._verify(at.run, request, state, decision_id)
 
     async def _answer_meta(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        """Return what a meta-tool other than `call_tool` gives."""
+        """Return the answer of a meta-tool other than `call_tool`."""
         from bundle_router.engine.meta_calls import answer
 
         await self._discovery.discover(await self.state_async(run.id, decision_id))
@@ -424,27 +426,27 @@ class Engine:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def close_run(self, run_id: str) -> RunEnd:
-        """Let go of a run. One that is not open here is left alone. Raises UnknownRun."""
+        """Close a run; do nothing where it is not open here. Raises UnknownRun."""
         return self.runs.close(run_id)
 
     async def end_run(self, run_id: str) -> RunEnd:
-        """As `close_run`; what servers opened for it here is gone, too."""
+        """Close a run, and end what servers opened for it."""
         try:
             return self.close_run(run_id)
         finally:
             await self._discovery.close_run(run_id)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
-        """Take back what these pins do not hold any more, from decisions taken before, too."""
+        """Withdraw the tools that these pins no longer hold, also from earlier decisions."""
         self._discovery.narrow(pins)
 
     @property
     def holds_sessions(self) -> bool:
-        """Whether the end of a run may have something to end besides its records."""
+        """Whether closing a run may have to end sessions too."""
         return self._discovery.were_made
 
     async def close(self) -> None:
-        """Let go of every run and end every session."""
+        """Close every run and end every session."""
         try:
             self.runs.close_all()
         finally:
@@ -466,29 +468,29 @@ def _no_decision(run_id: str) -> UnknownRun:
 
 LOOK_S: Final = 1.0
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
-"""A new engine, and the pins it was made for, where the pin files have changed since it was last asked. Reads files,
-and blocks for that long. Raises CorruptPins."""
+"""Return a new engine and the pins it was made for, if the pin files changed since the last look. Reads files, and
+blocks meanwhile. Raises CorruptPins."""
 
 
 class EngineVersions:
-    """The engines of one router: the one that new decisions are made by, and older ones that runs are still with. There
-    is one for each state of the pin files, so that what a person approves meanwhile can be used; almost always one.
+    """The engines of one router: the newest, which makes new decisions, and older ones that open runs still use. Each
+    state of the pin files has an engine, so that what a person approves can be used without a restart.
 
-    1. A decision stands as it was taken: what was approved since is not shown or callable before the run is routed
-       again. What was taken back, or approved in another form, is refused at once, to earlier decisions as well.
-    2. A run goes over to the newest engine when it is routed while nothing of it is under way, else with a later step.
-    3. An edited config is another engine with ports of its own, its own sessions among them. The older one stays until
-       the last of its runs has gone over or was closed, and is closed then.
-    4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Ones that can't be read change
-       nothing, and that is said.
+    1. A decision keeps its engine: a tool approved since is neither shown nor callable until the run is routed again. A
+       tool that was withdrawn, or approved in another form, is refused at once, also under earlier decisions.
+    2. A run moves to the newest engine when it is routed and nothing of it is under way; else at a later step.
+    3. An edited config makes another engine with its own ports and sessions. The older engine stays until its last run
+       has moved or was closed.
+    4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Unreadable files change nothing
+       and are reported.
 
-    `renew=None`: there is nothing that could change. For many threads and tasks at once.
+    `renew=None`: the pins never change. Safe for many threads and tasks.
     """
 
     def __init__(self, engine: Engine, renew: Renew | None = None) -> None:
         self._engines: tuple[Engine, ...] = (engine,)
         self._first: dict[Engine, Engine] = {engine: engine}
-        """For each engine the first one over the same ports, which closes them."""
+        """For each engine, the first engine over the same ports; it closes them."""
         self._secrets: dict[str, str] = {}
         self._clock = engine.ports.clock
         self._renew = renew
@@ -507,7 +509,7 @@ class EngineVersions:
         return self._first[self._engines[0]]
 
     def of(self, run_id: str) -> Engine:
-        """Return the engine that the run is with, if it is open; else the newest."""
+        """Return the engine of an open run; the newest where the run is not open."""
         self._look_at_pins()
         if len(self._engines) > 1:
             for engine in self._engines[1:]:
@@ -516,7 +518,7 @@ class EngineVersions:
         return self._engines[0]
 
     def for_step(self, run_id: str) -> Engine:
-        """As `of`; a run of an older engine with nothing under way is taken from it."""
+        """Return the engine for the run's next step; a run with nothing under way moves to the newest."""
         engine = self.of(run_id)
         newest = self._engines[0]
         return newest if engine is newest or engine.runs.close_idle(run_id) else engine
@@ -547,7 +549,7 @@ class EngineVersions:
         engine.ports.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
 
     def supersede(self, newer: EngineVersions) -> None:
-        """Have later steps decided by the engine of a router that was opened over an edited config."""
+        """Let the engine of a router over an edited config decide later steps."""
         engine = newer.newest
         for name, value in self._secrets.items():
             engine.ports.redactor.keep(name, value)
@@ -563,7 +565,7 @@ class EngineVersions:
         self.newest.ports.redactor.keep(name, value)
 
     async def retire(self) -> list[Engine]:
-        """Close the engines of former configs that have no run any more. Return the first of each config's."""
+        """Close the engines of former configs that have no run left. Return the first engine of each config."""
         with self._lock:
             newest = self._first[self._engines[0]]
             self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.runs.any_used))
@@ -588,7 +590,7 @@ class EngineVersions:
             watcher(run_id)
 
     async def close(self) -> None:
-        """End every run of every engine, and the sessions they share."""
+        """Close every run of every engine, and the sessions they share."""
         firsts = list(dict.fromkeys(self._first.values()))
         try:
             for older in self._first:

@@ -1,7 +1,7 @@
-"""What the flows of the engine need: the ports, and two drivers for a flow that may have to wait.
+"""The ports that the engine's flows use, and two drivers for a flow that may wait.
 
-A flow is a generator. It yields what it has to wait for, and is given what came of it: work that blocks, or something
-to await. `drive` runs it on an event loop, `drive_from_thread` on a thread without one. So each flow is written once.
+A flow is a generator. It yields work that blocks, or something to await, and receives its result. `drive` runs a flow
+on an event loop, `drive_from_thread` on a thread without one, so each flow is written once.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_S: Final = 0.005
-"""How long an event loop waits for the store; what takes longer is tried again in a thread."""
+"""Seconds that an event loop waits for the store before the work is tried again in a thread."""
 PATIENT_S: Final = 5.0
-"""How long a thread waits for the store."""
+"""Seconds that a thread waits for the store."""
 
 
 def no_patterns(pattern: str) -> Finder:
-    """Stand in where there is no engine for regular expressions."""
+    """Refuse a regular expression: no engine for them is installed."""
     raise ValueError(f"regular expressions such as {pattern[:50]!r} are not searched for here")
 
 
 def no_queries(expression: str, value: Any) -> Any:
-    """Stand in where there is no engine for queries."""
+    """Refuse a query: no engine for them is installed."""
     raise ValueError(f"queries such as {expression[:50]!r} are not answered here")
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePorts:
-    """The ports the flows use. `sessions` is keyed by transport; `describe` says what bytes are; `patterns` makes a
-    finder of a regular expression and `queries` asks JSON (ValueError, in words, where they can't); `tools` is None
-    where there is no search, `results` where no result is used again, `scratch` where no file can be handed to a tool,
-    `programs` where no agent's program is run; `in_thread` does what takes a while off the event loop."""
+    """The ports that the flows use. `sessions` is keyed by transport. `describe` recognises the media type of bytes.
+    `patterns` compiles a regular expression and `queries` evaluates a JSON query (both raise ValueError with the
+    reason). `tools` is None without search, `results` without reuse of results, `scratch` where tools get no files,
+    `programs` without code mode. `in_thread` runs slow work off the event loop."""
 
     clock: Clock
     redactor: Redactor
@@ -73,7 +73,7 @@ class EnginePorts:
 
 @dataclass(frozen=True, slots=True)
 class CallPorts:
-    """What every part of a call works with: the engine's ports, the runs, and the run it is of."""
+    """What every part of a call uses: the engine's ports, the table of runs, and the run."""
 
     ports: EnginePorts
     runs: RunTable
@@ -88,7 +88,7 @@ class CallPorts:
             return work(wait_s)
 
     async def wait_until_durable(self) -> None:
-        """Return when what was recorded survives power loss, where the config asks for that; else at once."""
+        """Wait until the records survive power loss, where the config asks for that."""
         if self.run.durable:
             try:
                 await asyncio.to_thread(self.run.log.sync)
@@ -99,7 +99,7 @@ class CallPorts:
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Work that blocks for as long as it takes. `undo` gets what came of it where nobody waits any more."""
+    """Work that blocks for an unknown time. `undo` receives its result when nobody waits for it any more."""
 
     work: Callable[[], Any]
     undo: Callable[[Any], None] | None = None
@@ -107,8 +107,8 @@ class InThread:
 
 @dataclass(frozen=True, slots=True)
 class OnStore:
-    """Work on the store: `work` is told how long it may wait for it. Mostly microseconds, so it is done where we are;
-    where the store blocks, or is busy, in a thread."""
+    """Work on the store; `work` receives the seconds it may wait. It takes microseconds as a rule and is done in place;
+    in a thread where the store blocks or is busy."""
 
     work: Callable[[float], Any]
     store: RunStore
@@ -116,7 +116,7 @@ class OnStore:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Something to await, on an event loop."""
+    """Something to await on an event loop."""
 
     coroutine: Coroutine[Any, Any, Any]
 
@@ -125,7 +125,7 @@ Flow = Generator[InThread | OnStore | Awaited, Any, T]
 
 
 async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awaitable[Any]] | None = None) -> T:
-    """Run a flow to its end on this event loop; `do` does what it waits for."""
+    """Run a flow to its end on this event loop. `do` carries out what the flow yields."""
     try:
         wanted = next(flow)
         while True:
@@ -153,7 +153,7 @@ async def _carry_out(wanted: InThread | OnStore | Awaited) -> Any:
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """Do work in a thread. A thread can't be cancelled: where whoever waits is, `undo` gets what came of the work."""
+    """Do work in a thread. A thread can't be cancelled: if the waiting task is, `undo` receives the result."""
     lock = threading.Lock()
     done: list[T] = []
     cancelled = False
@@ -179,7 +179,7 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
 
 
 async def on_store(store: RunStore, work: Callable[[float], T]) -> T:
-    """Do work on the store: at once where that is quick, else in a thread."""
+    """Do work on the store: in place where that is quick, else in a thread."""
     if not store.blocks:
         try:
             return work(QUICK_S)
@@ -189,7 +189,7 @@ async def on_store(store: RunStore, work: Callable[[float], T]) -> T:
 
 
 def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
-    """Run a flow to its end on this thread; `wait` runs a coroutine to its end elsewhere."""
+    """Run a flow to its end on this thread. `wait` runs a coroutine elsewhere and returns its result."""
 
     async def do(wanted: InThread | OnStore | Awaited) -> Any:
         if isinstance(wanted, Awaited):

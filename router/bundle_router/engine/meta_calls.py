@@ -1,11 +1,11 @@
-"""Calls to the router's own tools. `call_tool` is no such call: it is the call of the tool it names.
+"""Calls to the meta-tools. A call through `call_tool` is not one: it is a call of the tool that it names.
 
 Rules:
-1. Answers are made from the current decision alone, with fresh facts: the same tools that may be called.
-2. A call is recorded when it is answered. It has no effect outside, so nothing is recorded before.
-3. What was asked for by name and is not there is refused with its reason, and recorded as a gap of that tool.
-4. What was found joins the array, where there is one that may change; the record names it.
-5. Artifacts are those of the run and of its ancestors.
+1. Answers use the current decision and fresh facts alone: they name exactly the tools that may be called.
+2. A call is recorded once it is answered. It has no effect outside, so no start is recorded.
+3. A name that was asked for and does not exist here is refused with the reason, and recorded as a gap.
+4. A tool that was found joins the array, if the array may change; the record names it.
+5. Artifacts of the run and of its ancestors can be read, no others.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import CorruptRun, StorageError
 
 MARGIN: Final = 400
-"""Characters of a result's cap that a page leaves for what is said around it."""
+"""Characters of the result's limit that a page of an artifact leaves for the text around it."""
 RANKED: Final = 30
-"""Tools that search is asked for, so that there are enough when some are revoked or too long to be told of."""
+"""Tools that search is asked for: enough to fill an answer when some are revoked or too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissedTool:
-    """A tool that was asked for by name and is not to be had: its name, the code, and a sentence."""
+    """A tool that was asked for by name and can't be had: its name, the code, and a sentence."""
 
     tool: str
     code: str
@@ -86,8 +86,8 @@ class MissedTool:
 
 @dataclass(frozen=True, slots=True)
 class MetaReply:
-    """An answer with its outcome. `asked` holds (bundle, tools) that may join the array; `media` are artifacts of the
-    run that were asked for and that no text can show; `signed` are tools whose signatures are in the text."""
+    """A meta-tool's answer with its outcome. `asked` holds (bundle, tools) that may join the array. `media` are
+    artifacts that were asked for and that no text can show. `signed`: tools whose signatures it contains."""
 
     text: str
     outcome: Outcome = "ok"
@@ -100,8 +100,8 @@ class MetaReply:
 
 @dataclass(frozen=True, slots=True)
 class MetaQuestion:
-    """What an answer is made from. `artifact` gives those that the run may use, by digest (KeyError); `signed_before`
-    are tools whose signatures the agent was given at this step."""
+    """The inputs of an answer. `artifact` returns an artifact that the run may read, by digest (KeyError).
+    `signed_before` are the tools whose signatures the agent got earlier in this step."""
 
     ports: EnginePorts
     state: RunState
@@ -116,7 +116,7 @@ class MetaQuestion:
 async def answer(
     at: CallPorts, state: RunState, request: CallRequest, artifact: Callable[[str], bytes], tree: Totals | None
 ) -> Result:
-    """Answer, activate and record. `tree` is what the tree of runs has spent, where that is bounded."""
+    """Answer a call to a meta-tool, update the array, and record both. `tree`: what the tree of runs has spent."""
     ports, run, catalog = at.ports, at.run, state.catalog
     name, arguments = request.name, request.arguments
     call = AdmittedCall("", f"{META_SERVER}.{name}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
@@ -161,7 +161,7 @@ async def answer(
 
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
-    """Record that a framework refused a tool by itself, and return why the tool is not there."""
+    """Record that a framework refused a tool on its own, and return why the tool can't be had."""
     resolved = resolve(recordable_name(name), state.exposed(), state.surface.canonical)
     code, detail = why_not(state, resolved.name)
     text = f"{recordable_name(name)!r} is not available at this step ({code}: {detail})."
@@ -177,7 +177,7 @@ async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
 
 
 def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: MissedTool, wait_s: float) -> Result:
-    """Record a tool that was asked for by name and is not to be had, as a gap. The caller holds the run's lock."""
+    """Record a tool that was asked for by name and can't be had, as a gap. The caller holds the run's lock."""
     ports, run = at.ports, at.run
     now_ns = ports.clock.monotonic_ns()
     call = AdmittedCall("", missed.tool, "", request, state, TOP, state.scope, now_ns)
@@ -185,7 +185,7 @@ def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: 
 
 
 def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
-    """Return what there is to say. Blocks: search may have to make its index, artifacts are read from disk."""
+    """Return the answer. Blocks while search builds its index and artifacts are read from disk."""
     if isinstance(wanted, Malformed):
         return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
@@ -201,7 +201,7 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
 
 
 def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence[MissedTool] = ()) -> MetaReply:
-    """Return an answer, with what may join the array: each tool for its bundle, and the bundle's companions with it."""
+    """Return an answer with the tools that may join the array: each with its bundle and the bundle's companions."""
     homes = {row.name: row.bundle for row in visible.placement.deferred}
     groups: dict[str, dict[str, None]] = {}
     for tool in answered.tools:
@@ -274,7 +274,7 @@ def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap
 
 
 def _stored_artifact(uri: str, data: bytes, facts: MediaFacts) -> Artifact:
-    """Return what is known of an artifact that is there already; what a tool said of it is in its call's record."""
+    """Return the facts of a stored artifact. What its tool said about it is in its call's record."""
     sha256 = uri.rpartition(":")[2]
     stored = Artifact(uri, sha256, facts.mime_type, len(data), role="media")
     return replace(stored, width=facts.width, height=facts.height, duration_s=facts.duration_s)

@@ -1,17 +1,16 @@
-"""The runs that this process knows: opened or begun, read on, and let go; and what the ancestors of one leave it.
+"""The runs that this process has open, and the limits that a run's ancestors set.
 
 Rules:
-1. No process holds a run. What is known of one here is the fold of its records as far as they were read; it is read on
-   before anything is answered from it, and what is appended is decided again where others came first.
-2. A run's lock orders what this process does with it. It is held for look-ups and one append, never while anything is
-   awaited.
-3. A run that is closed while steps or calls are under way is let go when the last of them is recorded. Its end is
-   written by whoever lets go of it last.
-4. A run's parent is fixed when it begins. What its ancestors leave it is looked up anew each time it is asked for, and
-   it can't shed them by leaving `parent_run_id` out. An ancestor that can't be looked up has nothing to give.
-5. A sub-agent is held to what its parent may have now and, where its step names a decision of the parent, to that too.
-6. A step's folder is recorded relative to the workspace this router was opened with, and never leads out of it. An
-   ancestor's lies in the workspace of the router that it was routed by.
+1. No process owns a run. This process knows a run by the fold of the records it has read. It reads on before it
+   answers, and decides again where other processes appended first.
+2. A run's lock orders the work of this process on it. It is held for look-ups and one append, never across an await.
+3. A run that is closed while steps or calls are under way is released when the last of them is recorded. The process
+   that releases it last writes its end.
+4. A run's parent is fixed when the run begins. The ancestors' limits are looked up for each use, and a step can't
+   escape them by leaving `parent_run_id` out. An ancestor that can't be looked up grants nothing.
+5. A sub-agent is limited by its parent's present decision, and by the decision that its step names, where it names one.
+6. A step's folder is recorded relative to the workspace of this router, and never leads out of it. An ancestor's
+   folder is relative to the workspace of the router that routed the ancestor.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from bundle_router.errors import RequestError, RouterError, RunBusy, StorageErro
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 
 MOVED_AT_MOST: Final = 50
-"""How often something is decided again because others wrote first, before it is given up."""
+"""Times that an append is decided again because other processes wrote first, before it is given up."""
 CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """What closing a run came to. `ended`: its end is written; else `others` have it open, and whoever of them closes
-    it last writes the end. False without others: it is not open here, or steps or calls are under way here."""
+    """The outcome of closing a run. `ended`: its end is written. Else `others` are the processes that have it open; the
+    last of them writes the end. False without others: it is not open here, or work is under way."""
 
     ended: bool
     others: tuple[Writer, ...] = ()
 
 
 class OpenRun:
-    """One run as this process knows it: its log, and the fold of what was read of it, under one lock."""
+    """One run that this process has open: its log, and the fold of the records read so far, under one lock."""
 
     def __init__(
         self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
@@ -78,21 +77,22 @@ class OpenRun:
 
     @property
     def parent_id(self) -> str | None:
-        """Whose sub-agent the run is: its header says it and, where that was lost, its last decision."""
+        """The id of the parent run, by the run's header; where that was lost, by its last decision."""
         if self._parent is not None or not self.fold.has_decided:
             return self._parent or None
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
 
     def read_on(self) -> bool:
-        """Take in what others appended; whether there was any. The caller holds the lock."""
+        """Take in records that other processes appended. Return whether there were any. The caller holds the lock."""
         return self.fold.take_all(self.log.news())
 
     def append_call(
         self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
     ) -> int | None:
-        """Append a record of a call and take it in; its `seq`, or None where `compare` and others came first, whose
-        records were taken in. `spent`: of an end, what the step's calls have come to. The caller holds the lock."""
+        """Append a call's record, take it in, and return its `seq`. With `compare`, return None where other processes
+        appended first; their records are taken in. `spent` are the totals of the step's calls, with an end. The
+        caller holds the lock."""
         only_at = self.log.next_seq if compare else None
         line = record.to_json() | ({"spent": spent.to_json()} if spent is not None else {})
         appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
@@ -102,9 +102,9 @@ class OpenRun:
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:
-        """Append an end, with what the step has spent by then, and take it in; made anew where others came first. One
-        that is named after its place, which `record_of` is given, is only written there: two records of one name would
-        pass for two ends of one call. The caller holds the lock. Raises RunBusy."""
+        """Append the end of a call with the step's totals, and take it in; build it again where other processes
+        appended first. `record_of` gets the id for a record named by its place. Such an id is used once, since two
+        records of one name would look like two ends of one call. The caller holds the lock. Raises RunBusy."""
         for left in reversed(range(MOVED_AT_MOST)):
             record = record_of(place := self.next_id())
             compare, spent = left > 0 or record.call_id == place, self.fold.spent_after(record)
@@ -113,12 +113,12 @@ class OpenRun:
         raise self.moved_error()
 
     def knows(self, decision_id: str | None) -> bool:
-        """Return whether the decision, or any where none is named, is among what was read."""
+        """Return whether the decision was read; with None, whether any was."""
         with self.lock:
             return self.fold.branch_of(decision_id) is not None if decision_id else self.fold.has_decided
 
     def branch_of(self, decision_id: str | None) -> str:
-        """Return the branch of a decision (None: the one that is meant where none is named). Raises RequestError."""
+        """Return the branch of a decision (None: of the run's present one). Raises RequestError."""
         named = self.fold.branch_of(decision_id) if decision_id and isinstance(decision_id, str) else None
         branch = named if decision_id else self.fold.current_branch
         if branch is None:
@@ -128,15 +128,15 @@ class OpenRun:
         return branch
 
     def next_id(self) -> str:
-        """Return the id of the decision or call whose record comes next. The caller holds the lock."""
+        """Return the id of the next decision or call. The caller holds the lock."""
         return f"{self.log.id_prefix}.{self.log.next_seq}"
 
     def signed_at(self, decision_id: str) -> frozenset[str]:
-        """Return the tools whose signatures the agent was given here under a decision."""
+        """Return the tools whose signatures the agent got from this process under a decision."""
         return self.signed[1] if self.signed[0] == decision_id else frozenset()
 
     def note_signed(self, decision_id: str, tools: Sequence[str]) -> None:
-        """Remember those as well. The caller holds the lock."""
+        """Add tools whose signatures the agent has got. The caller holds the lock."""
         self.signed = (decision_id, self.signed_at(decision_id) | {*tools})
 
     def moved_error(self) -> RunBusy:
@@ -148,14 +148,14 @@ class OpenRun:
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def hold(self) -> bool:
-        """Keep the run open until `release`; False when it was let go of."""
+        """Keep the run open until `release`. Return False where it is closed already."""
         with self.lock:
             self.leases += not self.ended
             self.used = True  # by a step or a call; others are only looked at, as ancestors are
             return not self.ended
 
     def release(self) -> None:
-        """Note that a step or call that held the run has come to its end."""
+        """End one hold on the run: a step or a call is over."""
         with self.lock:
             self.leases -= 1
             if not self.closing:
@@ -166,14 +166,14 @@ class OpenRun:
                 self._on_trouble(self, trouble)
 
     def close(self) -> RunEnd:
-        """Let go of the run; with steps or calls under way, when the last of them has been recorded."""
+        """Close the run, or, with steps or calls under way, once the last of them is recorded."""
         with self.lock:
             self.closing = True
             self._end_if_idle()
             return RunEnd(self.ended and not self.others, self.others)
 
     def close_idle(self) -> bool:
-        """Let go of the run unless steps or calls are under way; whether it was."""
+        """Close the run unless steps or calls are under way. Return whether it was closed."""
         with self.lock:
             if self.leases == 0:
                 self.closing = True
@@ -191,8 +191,8 @@ NOTHING_ACTIVE: Final = Activation()
 
 @dataclass(frozen=True, slots=True)
 class AncestorLimits:
-    """What a run's ancestors leave it. `grants` nearest first; `folders` are theirs, beneath the workspace's root;
-    `activation` is its parent's. Empty for a run that is nobody's sub-agent."""
+    """The limits that a run's ancestors set: their `grants`, nearest first; their `folders`, relative to the workspace;
+    and the parent's `activation`. Empty for a run without a parent."""
 
     grants: tuple[Grant, ...] = ()
     folders: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class AncestorLimits:
         return all(is_beneath(folder, limit) for limit in self.folders)
 
     def innermost_folder(self) -> str:
-        """Return the folder for a step that names none. Raises RequestError when no folder is open to all."""
+        """Return the folder of a step that names none. Raises RequestError where the ancestors share no folder."""
         inner = max(self.folders, key=len, default=TOP)
         if self.permits_folder(inner):
             return inner
@@ -217,8 +217,7 @@ NO_LIMITS: Final = AncestorLimits()
 
 
 def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
-    """Read a decision of a run again, also one that was superseded. The caller holds the run's lock and knows that the
-    run has it."""
+    """Read a decision that the run has, or had, again. The caller holds the lock."""
     number = decision_id.rpartition(".")[2]
     try:
         record = run.log.record(int(number))
@@ -228,14 +227,14 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
 
 
 MAX_ANCESTORS: Final = 16
-"""How deep sub-agents may nest. Deeper is a loop, not a plan."""
+"""How deep sub-agents may nest. A deeper nesting is taken for a loop."""
 FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
 _STRIPES: Final = 64
-"""Locks that runs share by hash while they are opened: enough that two rarely meet, few enough to keep for ever."""
+"""Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few enough to keep."""
 
 
 class RunTable:
-    """The runs that this process knows, over one catalog and one store. For many threads at once. `versions` go into
+    """The open runs of this process, over one catalog and one store. Safe for many threads. `versions` are written into
     the header of each new run."""
 
     def __init__(
@@ -261,18 +260,18 @@ class RunTable:
     # --- opening ---------------------------------------------------------------------------------------------------
 
     def get(self, run_id: str) -> OpenRun | None:
-        """Return the run, if it is known here."""
+        """Return the run if it is open here."""
         return self._runs.get(run_id)
 
     def hold_known(self, run_id: str) -> OpenRun | None:
-        """Return the run, held, if it is known here: who has it releases it."""
+        """Hold and return the run if it is open here. The caller releases it."""
         run = self._runs.get(run_id)
         return run if run is not None and run.hold() else None
 
     def hold(self, run_id: str, step: Step | None) -> OpenRun:
-        """Open a run, begun for a step where there is none yet, and hold it. Blocks.
+        """Open and hold a run; begin it for the step where it does not exist. Blocks.
 
-        Raises UnknownRun where there is none and no step, RequestError, CorruptRun, StorageError.
+        Raises UnknownRun for a missing run without a step; RequestError, CorruptRun, StorageError.
         """
         while True:
             run = self._open_or_begin(run_id, step)
@@ -280,7 +279,7 @@ class RunTable:
                 return run
 
     def reading(self, run_id: str) -> OpenRun | None:
-        """Return the run, read on, to be looked at; None where there is none. Blocks for as long as reading takes."""
+        """Return the run with all its records read, without holding it; None where it does not exist. Blocks."""
         run = self._runs.get(run_id) or self._find_run(run_id)
         if run is None:
             return None
@@ -307,7 +306,7 @@ class RunTable:
         return self._begin_run(run_id, step)
 
     def _find_run(self, run_id: str) -> OpenRun | None:
-        """Return a run that the store has, opened; None where it has none."""
+        """Open a run of the store; None where the store has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
@@ -354,14 +353,13 @@ class RunTable:
         self._diagnostics.event("error", "run.end_not_written", run_id=run.id, error=trouble)
 
     def keep_catalog(self, run: OpenRun) -> None:
-        """Make sure that the catalog a decision names stands with the run. The caller holds the run's lock."""
+        """Make sure that the catalog of a decision is stored with the run. The caller holds the run's lock."""
         run.log.put_catalog(self._catalog.revision, self._catalog.text)
 
     # --- letting go ------------------------------------------------------------------------------------------------
 
     def close(self, run_id: str) -> RunEnd:
-        """Let go of a run; one that is not open here is left alone. Raises UnknownRun, and StorageError when its end
-        can't be written."""
+        """Close a run if it is open here. Raises UnknownRun, and StorageError when its end can't be written."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._lock:
             run = self._runs.pop(run_id, None)
@@ -374,7 +372,7 @@ class RunTable:
         return RunEnd(ended=False, others=log.close())
 
     def discard(self, run: OpenRun) -> None:
-        """Let go of a run whose records can't be trusted to be on disk: what is there counts when it is opened anew."""
+        """Drop a run whose last records may not be on disk. What is on disk counts when it is opened again."""
         self._forget(run)
         run.closing = True
 
@@ -384,7 +382,7 @@ class RunTable:
                 del self._runs[run.id]
 
     def close_idle(self, run_id: str) -> bool:
-        """Let go of a run if nothing of it is under way; whether it is not known here any more."""
+        """Close a run if nothing of it is under way. Return whether it is not open any more."""
         run = self._runs.get(run_id)
         if run is not None and not run.close_idle():
             return False
@@ -393,7 +391,7 @@ class RunTable:
         return True
 
     def close_all(self) -> None:
-        """Let go of every run and open no other. Raises the first error, after all were let go of."""
+        """Close every run, and open no more. Raises the first error after all are closed."""
         with self._lock:
             self._closed = True
             known = list(self._runs)
@@ -407,7 +405,7 @@ class RunTable:
             raise troubles[0]
 
     def uses(self, run_id: str) -> bool:
-        """Return whether a step or a call of the run was made here, and it was not let go of since."""
+        """Return whether this process made a step or a call of the run since it opened it."""
         run = self._runs.get(run_id)
         return run is not None and run.used
 
@@ -422,7 +420,7 @@ class RunTable:
     # --- artifacts -------------------------------------------------------------------------------------------------
 
     def artifact(self, run_id: str, sha256: str) -> bytes:
-        """Return the bytes of an artifact of the run, or else of the nearest of its ancestors that has it.
+        """Return the bytes of an artifact of the run, or of its nearest ancestor that has it.
 
         Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
         """
@@ -451,10 +449,10 @@ class RunTable:
             )
 
     def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
-        """Return what the ancestors leave a run whose step names (or does not name) a decision of its parent.
+        """Return the ancestors' limits for a run whose step names a decision of its parent, or None.
 
-        Raises UnknownRun for an ancestor that can't be looked up, and RequestError while the policy of one is not
-        understood: another config may be in force by now, and a denial that means nothing under it would be lost.
+        Raises UnknownRun for an ancestor that can't be looked up, and RequestError for an ancestor's policy that the
+        present config does not understand: a denial would be lost.
         """
         if parent_id is None:
             return NO_LIMITS
@@ -479,7 +477,7 @@ class RunTable:
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
 
     def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecisionRecord]:
-        """Return an ancestor, read on, and the decision of it that is meant: the one named, else its present one."""
+        """Return an ancestor with all its records read, and its named decision (None: its present one)."""
         run = self.reading(run_id)
         if run is None:
             raise _no_decision(run_id)
@@ -504,9 +502,10 @@ class RunTable:
         return folder
 
     def folder(self, step: Step, limits: AncestorLimits) -> str:
-        """Return the folder the step's local tools are confined to, beneath the workspace. It can only be narrowed.
+        """Return the folder that the step's local tools are confined to, beneath the workspace; never a wider one.
 
-        As it is on disk now: what it names is opened beneath the workspace, without following links, at every call.
+        The name is resolved now. At every call the folder is opened beneath the workspace again, without following
+        links.
         """
         if step.workspace is None:
             return limits.innermost_folder()
@@ -526,7 +525,7 @@ class RunTable:
     # --- the tree --------------------------------------------------------------------------------------------------
 
     def tree_spent(self, run: OpenRun) -> Totals | None:
-        """Return what the tree of runs has come to that a run belongs to; None where no tree is bounded."""
+        """Return the totals of the run's tree of runs; None where no tree is bounded."""
         if not budgets.bounds_tree(self._catalog.settings.limits):
             return None
         root = self._root_of(run.id)
@@ -544,7 +543,7 @@ class RunTable:
         return run
 
     def _tell_root(self, parent_id: str, run_id: str) -> None:
-        """Record in the root of a tree that a run begins below it, so that what it spends counts for the tree."""
+        """Record in the root of a tree that a run begins below it, so that the tree's totals include it."""
         root = self._root_of(parent_id)
         if root is not None and run_id not in root.fold.sub_runs and root.hold():
             try:

@@ -1,12 +1,12 @@
-"""An agent's program: checked, run, and recorded. Each call in it is a call of the run like any other.
+"""Agents' programs (code mode): check, run and record them. Each call in a program is a call of the run like any other.
 
 Rules:
-1. A program may call the tools of shown bundles whose `mode` is `code`, as far as they are exposed now; those of
-   untrusted servers only where policy says so. Every call passes the same verdict, budget and record as one that the
-   agent makes itself; its `via` names the program, which is an artifact.
-2. Results reach the program whole. What it prints is the agent's result, and is shaped as any.
-3. Where the program has a key, so have its calls, by their order: run again, it is given what was recorded.
-4. What a program calls and nobody defines is a gap. What the checker finds wrong is the agent's to read, with its line.
+1. A program may call the tools of shown bundles in mode `code` that are exposed now; tools of untrusted servers only
+   where policy says so. Every call passes the same verdict, budget and record as an agent's own call; its `via` names
+   the program, which is stored as an artifact.
+2. A program gets whole results. What it prints is the agent's result, shaped like any other.
+3. Where the program has a key, its calls have keys by their order: a second run gets the recorded results.
+4. A call to an undefined name is a gap. The type checker's errors go to the agent, with their lines.
 5. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or other modules.
 """
 
@@ -44,7 +44,7 @@ FORM: Final = (
 
 
 def bundles_in_code(state: RunState) -> list[Bundle]:
-    """Return the shown bundles whose tools are called by programs."""
+    """Return the shown bundles in mode `code`."""
     catalog, modes = state.catalog, state.modes
     shown = [bundle for id_ in state.bundle_ids if (bundle := catalog.bundle(id_)) is not None]
     return [bundle for bundle in shown if MODES[modes.get(bundle.id) or bundle.mode].by_program]
@@ -147,8 +147,8 @@ async def _finish(at: CallPorts, own: AdmittedCall, end: ProgramEnd, kept: Any) 
 
 
 def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:
-    """Return a result as a program's value: JSON as what it says, also where it came as text; other text as it is; with
-    media, the text and the handles of the media. A recorded result, which a key gave, has the same value."""
+    """Return a result as a program's value: JSON as its value, also where it came as text; other text as text; media as
+    the text and the artifacts' handles. A recorded result has the same value."""
     handles = [one.uri for one in result.artifacts if one.role == "media"]
     if handles:
         return {"text": result.text, "media": handles}

@@ -1,16 +1,16 @@
-"""What a server has besides its tools, passed on to an agent's client: resources, prompts, completion.
+"""Passes on what a server has besides tools to an agent's client: resources, prompts and completions.
 
 Rules:
-1. Nothing is passed on unless the server's entry says so, the server is trusted, and the run's current decision exposes
-   a tool of it that may be called now. The same verdict as for a call, on the same fresh facts.
-2. What is asked goes to one server. A prompt's name says which, as a tool's does; a resource belongs to the first
-   server, by name, that lists it or has a template that it fits.
-3. Lists are joined in the order of the servers' names, bounded, one page. A prompt whose name would lead to another
-   server is left out. A server that gives none costs its own alone.
-4. What was read, given or completed is recorded, in one line, when it is over; so is what failed, and what the step's
-   budget left no room for: it counts there as calls do. Media become artifacts of the run. So does a list, with what it
-   names, one record a server; asking for it again is no circle. What was refused because it is nobody's leaves none.
-5. An answer is passed on as it came, or, where it is too large for that, not at all: what it held is in the record.
+1. A server is passed on only if its entry says so, it is trusted, and the run's current decision exposes a tool of it
+   that may be called now. The verdict and the fresh facts are those of a call.
+2. A request goes to one server. A prompt's name says which, as a tool's does. A resource belongs to the first server,
+   by name, that lists it or has a template that fits it.
+3. Lists are joined in the order of the servers' names, bounded, on one page. A prompt whose name would lead to another
+   server is left out. A server that fails loses only its own rows.
+4. Each read, prompt and completion is recorded in one line when it is over, failures and refusals for want of budget
+   included; it counts in the step's budget like a call. Media become artifacts of the run. A list is recorded with the
+   names in it, one record a server; repeating it is no loop. A request that no server owns leaves no record.
+5. An answer is passed on as it came, or not at all where it is too large; the record says what it held.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LISTS: Final[Mapping[str, tuple[str, str]]] = {
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
     "prompts/list": ("prompts", "name"),
 }
-"""Where the rows of a list stand, and what identifies one."""
+"""For each list: the key of its rows, and the key that identifies a row."""
 MAX_PAGES: Final = 50
 MAX_ROWS: Final = 5_000
 MAX_BLOCKS: Final = 1_000
@@ -74,7 +74,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PassthroughServers:
-    """The servers of which something is passed on, in the order of their names, as a run stands now."""
+    """The servers that are passed on under a run's present state, in the order of their names."""
 
     servers: tuple[Server, ...]
 
@@ -87,7 +87,7 @@ class PassthroughServers:
 
 
 def passed_through(state: RunState) -> PassthroughServers:
-    """Return the servers of the tools that the current decision exposes, as far as anything of them is passed on."""
+    """Return the servers of the exposed tools that the config lets pass on anything."""
     catalog = state.catalog
     wanted = {s.name for s in catalog.servers.values() if s.pass_through and s.trust == "trusted"}
     if not wanted:
@@ -98,8 +98,7 @@ def passed_through(state: RunState) -> PassthroughServers:
 
 @dataclass(frozen=True, slots=True)
 class RelayedRequest:
-    """One request that is passed on: for which run, under which decision, of which client. `tree` is what the tree of
-    runs has spent, where that is bounded."""
+    """One request to pass on: its run, decision and client. `tree`: what the tree of runs has spent."""
 
     at: CallPorts
     servers: ToolServers | None
@@ -112,7 +111,7 @@ class RelayedRequest:
         return passed_through(self.state)
 
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
-        """Return the answer that the client is to have."""
+        """Return the answer for the client."""
         feature = FEATURES.get(method)
         servers = self._passed_servers.of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
@@ -123,7 +122,7 @@ class RelayedRequest:
         return ServerReply(error=found) if isinstance(found, ServerError) else await self._recorded(*found, method)
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
-        """Has `updated` called, from any thread, when the resource changes; gives what ends that, or why not."""
+        """Call `updated`, from any thread, when the resource changes. Return what ends this, or the error."""
         servers = self._passed_servers.of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
         if uri in CHANGED and self.servers is not None:
             return await self._follow_lists(servers, uri, updated)
@@ -150,7 +149,7 @@ class RelayedRequest:
     async def _follow_lists(
         self, servers: Sequence[Server], method: str, updated: Callable[[], None]
     ) -> Callable[[], None]:
-        """Have `updated` called when a list of one of them changes; one that can't be had is left out. No record."""
+        """Call `updated` when a list of one of the servers changes; skip a server that fails. Nothing is recorded."""
         assert self.servers is not None  # noqa: S101 - `follow` saw to it
         ends: list[Callable[[], None]] = []
         for server in servers:
@@ -187,7 +186,7 @@ class RelayedRequest:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
 
     async def _rows(self, server: Server, method: str) -> tuple[list[Row], ServerReply]:
-        """Return what one server lists, page by page, without what has nothing to be known by; and its last answer."""
+        """Return the rows of all pages of one server, without rows that have no identity; and its last answer."""
         key, id_ = LISTS[method]
         rows: list[Row] = []
         params: dict[str, Any] = {}
@@ -209,7 +208,7 @@ class RelayedRequest:
     async def _find_addressee(
         self, servers: Sequence[Server], method: str, params: Mapping[str, Any]
     ) -> tuple[Server, dict[str, Any]] | ServerError:
-        """Return the server that is meant, and the params in its own words."""
+        """Return the server that a request is for, and the params under the server's own names."""
         if method == "prompts/get":
             return _prompt(servers, params)
         named = params.get("ref") if method == "completion/complete" else params
@@ -224,7 +223,7 @@ class RelayedRequest:
         return owner, dict(params)
 
     async def _owner(self, servers: Sequence[Server], uri: str) -> Server | None:
-        """Whose a resource, or a template, is. Where there is one server alone, it is asked whatever it lists."""
+        """Return the server that has a resource or template. A single server is asked whatever it lists."""
         if len(servers) == 1:
             return servers[0]
         for server, (rows, _) in zip(servers, await self._lists(servers, "resources/list"), strict=True):
@@ -240,7 +239,7 @@ class RelayedRequest:
     async def _ask_server(
         self, server: Server, params: Mapping[str, Any], method: str, until_s: float | None = None
     ) -> ServerReply:
-        """Return the server's answer, which may take as long as a call, or until a time on the loop's clock."""
+        """Return the server's answer, within the time of a call or until a time on the loop's clock."""
         assert self.servers is not None  # noqa: S101 - `carry_out` saw to it
         limit_s = self._limit_s(server) if until_s is None else until_s - asyncio.get_running_loop().time()
         scope = replace(self.state.scope, client=narrow_client(self.client, server))
@@ -273,13 +272,13 @@ class RelayedRequest:
         return _Request(server.name, method, arguments, self.at.ports.clock.monotonic_ns())
 
     async def _shape_answer(self, answer: ServerReply) -> tuple[ShapedResult, tuple[Artifact, ...]]:
-        """Return the answer as the record holds it."""
+        """Return the answer in the form that is recorded."""
         max_chars = self.state.catalog.settings.limits.max_result_chars
         shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
         return shaped, await store(self.at.run, shaped.blobs)
 
     async def _over_budget(self, request: _Request) -> str | None:
-        """Return why no budget is left for a request, which is recorded; None where there is."""
+        """Return why no budget is left for a request, and record that; None where there is budget."""
         with self.at.run.lock:
             refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
         if refusal is None:
@@ -323,7 +322,7 @@ class RelayedRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked of one server, in its own words, as it is recorded."""
+    """A request to one server, under the server's own names, as it is recorded."""
 
     server: str
     method: str
@@ -336,7 +335,7 @@ class _Request:
 
 
 def _as_result(answer: ServerReply) -> Mapping[str, Any]:
-    """Return the answer in the shape of a tool's result, for the record: what was read or prompted, as blocks."""
+    """Return the answer as a tool's result has it, for the record: contents and prompts as blocks."""
     result = answer.result
     if result is None:
         return {"content": [{"type": "text", "text": answer.text}]}
@@ -349,7 +348,7 @@ def _as_result(answer: ServerReply) -> Mapping[str, Any]:
 
 
 def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | ServerError:
-    """Return the server of a prompt, and what names it there. The longest server's name counts."""
+    """Return the server of a prompt, and the prompt's name there. Of several servers the longest name counts."""
     name = str(named.get("name"))
     for server in sorted((one for one in servers if one.prefix), key=lambda one: -len(one.name)):
         own = name.removeprefix(f"{server.name}__")
@@ -360,7 +359,7 @@ def _prompt(servers: Sequence[Server], named: Mapping[str, Any]) -> tuple[Server
 
 
 def _name_prompts(servers: Sequence[Server], server: Server, listed: Iterable[Row]) -> list[Row]:
-    """Return a server's prompts under the names that lead back to it; none whose name would lead to another's."""
+    """Return a server's prompts under names that lead back to it, without those that would lead to another server."""
     prefix = f"{server.name}__" if server.prefix else ""
     rows = [{**row, "name": f"{prefix}{row['name']}"} for row in listed]
     return [row for row in rows if not isinstance(to := _prompt(servers, row), ServerError) and to[0] is server]
@@ -375,8 +374,8 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 def fits_template(uri: str, template: str) -> bool:
-    """Return whether the URI is one that a resource template (RFC 6570) stands for: it begins, goes on and ends as that
-    does around its expressions, each of which stands for the shortest text up to what follows it. One pass."""
+    """Return whether a resource template (RFC 6570) covers the URI: the URI has the template's literal parts in order,
+    from its start to its end, and each expression covers the shortest text up to the next literal. One pass."""
     first, *rest = _EXPRESSION.split(template[:MAX_TEMPLATE])
     if not rest or len(template) > MAX_TEMPLATE:
         return uri == template

@@ -1,15 +1,14 @@
-"""What a call takes and what it came to: arguments read, bounded and filled; results shaped, their artifacts stored,
-and their end in the record.
+"""The arguments of a call (read, bound, filled in) and its result (shaped, artifacts stored, end recorded).
 
 Rules:
-1. Records are bounded: names and codes are cut, results shaped, and media are artifacts.
-2. Whatever ends counts in the budgets (`core.decide.budgets`), and every end says what its step's has come to.
-3. Handles of artifacts in arguments become the bytes, or the files, that they stand for: only artifacts of the run and
-   of its ancestors stand for anything. Bytes in what is recorded of arguments become artifacts.
-4. A tool that wants a path gets that of a read-only copy, which is gone when the call has ended. Only tools on this
-   machine: a server elsewhere can't read it, and is told nothing of our folders.
-5. An artifact that is not there, can't be read or is too large, or a path that can't be given, makes the arguments
-   unusable; the tool is not called.
+1. Records are bounded: names and codes are cut, results are shaped, and media are artifacts.
+2. Every end counts in the budgets (`core.decide.budgets`) and says what the step's calls have come to.
+3. An artifact's handle in the arguments is replaced by the bytes or the file it names; only artifacts of the run and
+   its ancestors count. Bytes in the arguments are recorded as artifacts.
+4. A tool that wants a path gets the path of a read-only copy, which is deleted when the call has ended. Only tools on
+   this machine get one: a server elsewhere can't read it, and learns nothing of our folders.
+5. The arguments are unusable, and the tool is not called, if an artifact is missing, unreadable or too large, or a
+   path can't be given.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ from bundle_router.ports import Redactor, Scratch
 
 MAX_NAME: Final = 200
 MAX_KEY: Final = 200
-"""Characters of a name, or of a reason, in a record."""
+"""Characters of a name or a reason in a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a caller gave as arguments. `text` is what the record holds of it; `wrong` says why it can't be used:
-    the code, and the rest of a sentence that begins with "The arguments of … ". `asked` is the value as the caller gave
-    it, where something else has taken the place of artifact handles in it; `files` are the paths among that. `blobs`
-    are the bytes that `text` names by their handles; they are stored when the call begins."""
+    """The arguments of a call. `text` is recorded. `wrong` is the code, and the end of a sentence that begins "The
+    arguments of … ", where they can't be used. `asked` is the value before artifact handles in it were replaced;
+    `files` are the paths that replaced some. `blobs` are the bytes that `text` names by handle; they are stored when
+    the call begins."""
 
     value: Mapping[str, Any]
     text: str
@@ -67,8 +66,8 @@ class Arguments:
 
 
 def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
-    """Return the arguments as an object and as the record's text, secrets taken out by name and by shape. An object as
-    JSON text is taken too: that is how some providers hand it over."""
+    """Return the arguments as an object and as the record's text, with secrets removed by name and by shape. Also takes
+    an object as JSON text, which some providers send."""
     if isinstance(arguments, str):
         if len(arguments) > max_bytes:
             return _too_large(redactor, arguments, max_bytes)
@@ -110,13 +109,13 @@ def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
 # --- artifacts -----------------------------------------------------------------------------------------------------
 
 INLINE_CHARS: Final = 32_768
-"""Arguments and results up to this size are dealt with on the event loop; larger ones, and media, in a thread."""
+"""Arguments and results of up to this size are processed on the event loop; larger ones, and media, in a thread."""
 FetchArtifact = Callable[[str], bytes]
-"""The bytes of an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
+"""Returns an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
 
 
 class _Unusable(Exception):
-    """Why arguments can't be used: the code, and the rest of a sentence that begins "The arguments of … "."""
+    """The arguments can't be used: the code, and the end of a sentence that begins "The arguments of … "."""
 
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -125,7 +124,7 @@ class _Unusable(Exception):
 
 
 def may_hold_handles(arguments: Arguments) -> bool:
-    """Return whether something in the arguments may stand for an artifact."""
+    """Return whether the arguments may contain an artifact's handle."""
     return arguments.wrong is None and PREFIX in arguments.text
 
 
@@ -133,8 +132,8 @@ def may_hold_handles(arguments: Arguments) -> bool:
 async def with_artifacts(
     ports: EnginePorts, state: RunState, artifact: FetchArtifact, name: str, arguments: Arguments
 ) -> AsyncIterator[Arguments]:
-    """Give the arguments with bytes and paths in place of handles, where the schema of the tool that is meant wants
-    such. What is recorded stays as it was."""
+    """Give the arguments with bytes or paths in place of handles, where the tool's schema asks for them. What is
+    recorded does not change."""
     cards = state.catalog.cards
     card = cards.get(resolve(name, cards, state.surface.canonical).name)
     found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
@@ -152,8 +151,8 @@ async def with_artifacts(
 
 
 async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Arguments:
-    """Return the arguments with artifacts of the run in place of bytes (base64, `data:` URIs) in what is recorded of
-    them. The tool gets them as they came. They are stored when the call begins: one that is refused leaves none."""
+    """Return the arguments with artifacts in place of bytes (base64, `data:` URIs) in the recorded text. The tool gets
+    them unchanged. The artifacts are stored when the call begins; a refused call stores none."""
     if arguments.wrong is not None or len(arguments.text) < LONG:
         return arguments
     if len(arguments.text) < INLINE_CHARS:
@@ -169,7 +168,7 @@ def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFiller:
-    """What it takes to put an artifact in the place of its handle."""
+    """Replaces an artifact's handle in a call's arguments."""
 
     ports: EnginePorts
     state: RunState
@@ -188,7 +187,7 @@ class ArtifactFiller:
             raise _Unusable("storage", f"name {uri}, which can't be read.") from None
 
     def fill(self, handle: Handle, data: bytes) -> str:
-        """Return what stands in the handle's place."""
+        """Return the text that replaces the handle."""
         mime_type = self.ports.describe(data).mime_type
         if handle.want != "path":
             return encoded(data, handle.want, mime_type)
@@ -220,7 +219,8 @@ def _fill(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...
 
 
 def check_key(redactor: Redactor, key: object) -> None:
-    """Check the key of a call. Raises RequestError for what is no key or looks like a secret: records keep it."""
+    """Check the key of a call. Raises RequestError for an invalid key, and for one that looks like a secret: it is
+    recorded."""
     if not isinstance(key, str) or len(key) > MAX_KEY or redactor.redact(key) != key:
         raise RequestError(
             f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
@@ -229,8 +229,7 @@ def check_key(redactor: Redactor, key: object) -> None:
 
 
 def keyed_digest(nonce: str, arguments: Mapping[str, Any] | str, key: str | None) -> str:
-    """Return the digest of a call's arguments as they came, keyed with its run's nonce; empty for a call without a
-    key."""
+    """Return the digest of a call's raw arguments, keyed with the run's nonce; empty for a call without a key."""
     if not key:
         return ""
     try:
@@ -242,15 +241,15 @@ def keyed_digest(nonce: str, arguments: Mapping[str, Any] | str, key: str | None
 
 @dataclass(frozen=True, slots=True)
 class CheckedArguments:
-    """What is wrong with a call's arguments, and for which tool that was checked."""
+    """What is wrong with a call's arguments, and the tool that they were checked for."""
 
     tool: str
     problems: Sequence[str] = ()
 
 
 async def check_arguments(ports: EnginePorts, state: RunState, name: str, arguments: Arguments) -> CheckedArguments:
-    """Check the arguments against the schema of the tool that the name means now. Holds no lock: a large value may
-    take long, and a call that is refused for another reason is not checked at all."""
+    """Check the arguments against the schema of the tool that the name means now. Holds no lock, since a large value
+    takes long. A call that is refused for another reason is not checked."""
     resolved = resolve(name, state.exposed(), state.surface.canonical)
     tool = resolved.name
     if not resolved.known or arguments.wrong is not None:
@@ -262,58 +261,59 @@ async def check_arguments(ports: EnginePorts, state: RunState, name: str, argume
 
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]
-"""Tools that joined the array, each with the bundle it was asked for in the name of."""
+"""Tools that joined the array, each with the bundle that it was asked for through."""
 MAY_HAVE_HAPPENED: Final[frozenset[Outcome]] = frozenset(("timeout", "unavailable", "cancelled", "unknown"))
-"""Ends that leave open whether the tool did what it was asked."""
+"""Outcomes that leave open whether the tool did its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call came to. Artifacts hold media and full results."""
+    """The result of a call. Artifacts hold its media and its full text."""
 
     outcome: Outcome
-    """`ok`, or how the call ended instead."""
+    """`ok`, or how else the call ended."""
     text: str
-    """What the model is to see, errors included."""
+    """The text for the model, errors included."""
     code: str = ""
-    """Why, where the outcome is not `ok`: a denial's code, or the tool's own word."""
+    """The reason of an outcome other than `ok`: a denial's code, or the tool's own."""
     artifacts: tuple[Artifact, ...] = ()
-    """Media and whole results that were stored."""
+    """Media and full results that were stored."""
     call_id: str = ""
-    """The id of its record; empty where it has none."""
+    """The id of the call's record; empty where it has none."""
     decision_id: str = ""
-    """The decision that it was judged under."""
+    """The decision that the call was judged under."""
     tool: str = ""
-    """The canonical name of the tool that was meant."""
+    """The canonical name of the called tool."""
     elapsed_ms: float = 0.0
-    """Milliseconds from its beginning to its end."""
+    """Milliseconds that the call took."""
     joined: tuple[str, ...] = ()
-    """Deferred tools that are in the array from now on: ask for it again before the model's next turn."""
+    """Deferred tools that joined the array: get the array again before the model's next turn."""
     parts: tuple[Part, ...] = ()
-    """The text in pieces where a resource came within the result, for clients that take such; else empty."""
+    """The text in pieces where the result contains a resource, for clients that take pieces; else empty."""
     cached_from: str = ""
-    """The call whose recorded result this is."""
+    """The earlier call that this result was recorded for."""
     flags: tuple[str, ...] = ()
-    """What was noticed (`looks_like_error`: a failure that comes as a success)."""
+    """Observations about the result (`looks_like_error`: a failure that was reported as a success)."""
     retryable: bool = False
-    """Whether making the same call again may help and can do no harm."""
+    """Whether repeating the call may help and does no harm."""
     whole: tuple[Block, ...] | None = None
-    """The result as it came, where that was asked for."""
+    """The unshaped result, where the call asked for it."""
     answer: ServerReply | None = None
-    """The server's own, as it came: where the operator passes it on to a client that was named with the call."""
+    """The server's own answer, where the operator passes it on to the client that made the call."""
 
     @property
     def ok(self) -> bool:
         return self.outcome == "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON values, without what only this process can use (`parts`, `whole`, `answer`)."""
+        """Return this as JSON values, without the fields that are of use in this process alone (`parts`, `whole`,
+        `answer`)."""
         row = {name: getattr(self, name) for name in _PLAIN}
         return {**row, "artifacts": [asdict(one) for one in self.artifacts], **{n: list(row[n]) for n in _LISTS}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Result:
-        """Return the result that `to_json` gave. Raises KeyError or TypeError for what is not one."""
+        """Return the result that `to_json` wrote. Raises KeyError or TypeError for anything else."""
         row = {name: value[name] for name in _PLAIN} | {name: tuple(value[name]) for name in _LISTS}
         return cls(**row, artifacts=tuple(Artifact(**one) for one in value["artifacts"]))
 
@@ -326,10 +326,10 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """A call as it was asked for. `via` names the meta-tool it came through; `joins`: whether a deferred tool joins the
-    array when it is called; `client` is who is to have the server's own answer, where that is passed on; `key` makes it
-    happen once, with `digest` for what it is asked; `whole`: the unshaped result is wanted; `asked_ns` is when it was
-    asked for, before its server was made ready."""
+    """A call as it was requested. `via`: the meta-tool it came through. `joins`: whether a called deferred tool joins
+    the array. `client`: who gets the server's own answer, where that is passed on. `key` makes the call happen once;
+    `digest` identifies its contents. `whole`: keep the unshaped result. `asked_ns`: when it was requested, before
+    its server was made ready."""
 
     name: str
     arguments: Arguments
@@ -347,9 +347,9 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that passed exposure, policy and validation, and whose `call.started` is on disk; until then it has no id.
-    `joined` is how it changed the array when it began; `attempt` counts from 1 where it has a key; `idempotent`: making
-    it again does no harm; `ready_ms` is what making its server ready took before."""
+    """A call that passed exposure, policy and validation, and whose `call.started` is on disk; before that it has no
+    id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key. `idempotent`:
+    making it again does no harm. `ready_ms` is the time that making its server ready took before."""
 
     call_id: str
     tool: str
@@ -366,8 +366,8 @@ class AdmittedCall:
 
 
 def joined_after(state: RunState, activation: Activation, asked: Iterable[tuple[str, Iterable[str]]]) -> Joined:
-    """Return what is new in an activation after tools of bundles were asked for, as far as the step has room. The
-    router's own tools, which have no card, take none."""
+    """Return the tools that join the array when tools of bundles are asked for, as far as the step has room. The
+    router's own tools have no card and take no room."""
     before, cards = frozenset(_asked_for(activation)), state.catalog.cards
     for bundle, tools in asked:
         new = [tool for tool in tools if (bundle, tool) not in before]
@@ -382,14 +382,14 @@ def _asked_for(activation: Activation) -> Iterator[tuple[str, str]]:
 
 
 def recordable_name(name: object) -> str:
-    """Return a tool name that can be recorded: an agent may ask for anything."""
+    """Return a tool name that can be recorded, since an agent may ask for anything."""
     text = name if isinstance(name, str) else f"<{type(name).__name__}>"
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
 async def shape_blocks(ports: EnginePorts, max_chars: int, blocks: Sequence[Block]) -> ShapedResult:
-    """Return what the blocks are to the model. Off the event loop where that takes a while."""
+    """Return the blocks shaped for the model. Large ones are shaped off the event loop."""
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe)
     shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe))
@@ -404,7 +404,7 @@ async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
 
 
 def ended_by(ended: BaseException) -> tuple[Outcome, str]:
-    """Return the outcome and the code of what came to no end by itself."""
+    """Return the outcome and the code of a call that an exception ended."""
     if isinstance(ended, asyncio.CancelledError):
         return "cancelled", "cancelled"
     return "tool_error", "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
@@ -413,9 +413,9 @@ def ended_by(ended: BaseException) -> tuple[Outcome, str]:
 def finish_call(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, wait_s: float, *, refused: bool = False
 ) -> Result:
-    """Record the end of a call and return what it came to. The caller holds the run's lock. `refused`: it was not
-    made, so that its arguments are kept by their beginning alone. A call without an id is given that of this record:
-    nothing began it."""
+    """Record the end of a call and return its result. The caller holds the run's lock. `refused`: the call was not
+    made, so only the beginning of its arguments is kept. A call without an id gets the id of this record: it has no
+    start."""
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
     def record_of(call_id: str) -> CallFinished:
@@ -429,7 +429,7 @@ def finish_call(
 def _finished_record(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, *, refused: bool
 ) -> CallFinished:
-    """Return the record of a call's end, as the run stands now."""
+    """Return the record of a call's end, under the run's present state."""
     shaped = outcome.shaped
     joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
     fields = call_fields(ports, run, call)
@@ -452,8 +452,8 @@ def _finished_record(
 def result_of(
     record: CallFinished, outcome: CallOutcome | None = None, *, idempotent: bool, again: bool = False
 ) -> Result:
-    """Return the result that a record tells of; `again`: as that of a call that was made before. `outcome` is what the
-    call came to here, with what no record holds."""
+    """Return the result that a record describes; `again`: as the result of an earlier call. `outcome` adds what no
+    record holds, where the call was made here."""
     return Result(
         outcome=record.outcome,
         text=record.result or "",
@@ -474,7 +474,7 @@ def result_of(
 
 
 def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
-    """With the first result that can be read on, the tools that read it join the array."""
+    """Return the tools that read artifacts; they join the array with the first result that has more to read."""
     if not call.request.joins or not any(_is_readable(blob) for blob in shaped.blobs):
         return ()
     activation = run.fold.activation(call.state.decided.branch)
@@ -488,7 +488,7 @@ def _is_readable(blob: Blob) -> bool:
 
 
 def call_fields(ports: EnginePorts, run: OpenRun, call: AdmittedCall) -> dict[str, Any]:
-    """Return what both records of a call say."""
+    """Return the fields that both records of a call have."""
     server, _, short = call.tool.partition(".")
     return {
         "time": ports.clock.now(),

@@ -1,11 +1,11 @@
-"""Results of calls that only read, used again (see `bundle_router.core.tools.reusable_results` for which).
+"""Reuses the results of calls that only read (`bundle_router.core.tools.reusable_results` says which).
 
 Rules:
-1. Every call comes here admitted: policy, pins and arguments were judged for it, and its start is on disk. A result
-   that is used again stands in the record of the call that used it, with the call it came from.
-2. The same call that is under way is made once: who comes meanwhile waits for it. If nothing comes of it that may be
-   used again (it fails, is cancelled), each of those makes the call itself.
-3. Nothing that was read before a change ended is kept, and nobody joins a call that began before one.
+1. Every call comes here admitted: policy, pins and arguments were judged, and its start is on disk. The record of a
+   call that reuses a result names the call it came from.
+2. Equal calls at one time are made once; the others wait. If the call fails or is cancelled, each of them makes its
+   own.
+3. A result that was read before a change ended is not kept, and no call waits for a call that began before a change.
 4. Callers may be on any thread and event loop. Nothing is awaited while the lock is held.
 """
 
@@ -41,9 +41,9 @@ S_IN_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What making a call gave, shaped. `source` is the call whose result it is, where that is another; `answer` the
-    server's own, where an agent's client is to have it; `whole` the result as it came, where that was asked for;
-    `queued_ms` how long it waited here for its turn."""
+    """The outcome of making a call, shaped. `source`: the call that the result came from, if another. `answer`: the
+    server's own, for an agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
+    waited for its turn."""
 
     outcome: Outcome
     code: str
@@ -61,7 +61,7 @@ Work = Callable[[], Awaitable[CallOutcome]]
 
 @dataclass(eq=False, slots=True)
 class _CallUnderWay:
-    """A call under way. `stale`: something may have changed since it began."""
+    """A call under way. `stale`: a change began after it."""
 
     place: str
     done: Future[KeptResult | None]
@@ -69,7 +69,7 @@ class _CallUnderWay:
 
 
 class ResultReuse:
-    """The results that a process keeps to use them again."""
+    """The results that a process keeps for reuse."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class ResultReuse:
         self._lock = threading.Lock()
 
     async def get_or_call(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> CallOutcome:
-        """Return what `work` comes to, or what the same call came to before."""
+        """Return a kept result of the same call, or else the outcome of `work`."""
         reuse = reuse_of(catalog, asked.tool)
         if reuse is None:
             return await self.call_fresh(catalog, asked.tool, work)
@@ -96,7 +96,7 @@ class ResultReuse:
         return CallOutcome("ok", "", kept.shaped, kept.call_id) if kept is not None else await work()
 
     async def call_fresh(self, catalog: Catalog, tool: str, work: Work) -> CallOutcome:
-        """Return what `work` comes to, in no case what was kept. What it may change is stale."""
+        """Return the outcome of `work`, never a kept one, and drop the kept results that the call may change."""
         if is_read_only(catalog, tool):
             return await work()
         with self._changing(place_of(catalog, tool)):
@@ -120,7 +120,7 @@ class ResultReuse:
 
     @contextmanager
     def _changing(self, place: str) -> Iterator[None]:
-        """While something there may change."""
+        """Mark the place as changing."""
         self._empty(place)
         try:
             yield

@@ -1,14 +1,14 @@
-"""The first of the two flows through a run: a step is routed.
+"""How a step is routed.
 
 Rules:
-1. What is returned stands in the log, once, whoever wrote it. What was decided on an older state of the run is never
-   returned: where others wrote first, their records are taken in and it is decided again.
-2. What a selector said is kept over that: it is asked once for one step. What is recorded is what was decided on, so
-   whatever it says is redacted before it is heard.
-3. The key is looked up before deciding, and again after anything came in. The same key and contents give the recorded
-   decision; other contents an error that names what differs.
-4. Where a decision has to survive power loss and does not get there, the run is opened anew before it is used again.
-5. A caller's mistake, and a log that can't be written, are raised.
+1. A returned decision stands in the log, once, whichever process wrote it. A decision on an older state of the run is
+   never returned: where other processes appended first, their records are taken in and the step is decided again.
+2. A selector is asked once a step; its reply is kept for that. The reply is redacted before it is used, so that the
+   record holds what was decided on.
+3. The key is looked up before deciding, and again after records were taken in. Equal contents under one key return the
+   recorded decision; different contents raise an error that names the difference.
+4. If a decision must survive power loss and can't be written so, the run is opened again before its next use.
+5. A caller's mistake is raised, and so is a log that can't be written.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))  # th
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """A step as it is decided on. `asked` is as the engine gave it, redacted; `step` has its parent and folder filled
-    in. `inherited` is what a first step starts from, `derived` what takes the place of the run's own activation."""
+    """A step ready to be decided. `asked` is the engine's step, redacted; `step` has its parent and folder filled in.
+    `inherited` is the activation of a first step, `derived` the one that replaces the run's own."""
 
     catalog: Catalog
     asked: Step
@@ -53,7 +53,7 @@ class RouteRequest:
 
 
 def accept_step(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
-    """Return the step as it may be recorded. Raises RequestError for what can't be understood, first."""
+    """Return the step in a form that may be recorded. Raises RequestError first for a step with unknown names."""
     if not isinstance(asked, Step):
         advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
         raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
@@ -64,9 +64,9 @@ def accept_step(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
 
 
 def _redact_step(redactor: Redactor, step: Step) -> Step:
-    """Return the step without secrets. Raises RequestError for one where a secret can't be taken out without changing
-    what the step means, and what a replay would read. A principal is such: results, sessions and tokens are kept
-    apart by it, and two that are redacted to the same text would share them."""
+    """Return the step without secrets. Raises RequestError where removing a secret would change what the step means or
+    what a replay reads. So for a principal: it separates results, sessions and tokens, and two that are redacted to
+    one text would share them."""
     policy = step.policy
     fixed = [step.run_id, step.parent_run_id or "", step.workspace or "", step.principal, step.key, step.branch]
     fixed.append(step.parent_decision_id or "")
@@ -108,7 +108,7 @@ def prepare(
     messages: Messages | None,
     started_ns: int,
 ) -> RouteRequest:
-    """Return the step as it is decided on and recorded, and what it is decided with."""
+    """Return the step with everything that it is decided with."""
     runs.check_parent(run, asked)
     with run.lock:
         is_own = bool(asked.parent_decision_id) and run.fold.branch_of(asked.parent_decision_id or "") is not None
@@ -159,9 +159,9 @@ def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteReques
 
 
 async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentStep]) -> Reply:
-    """Put the question, outside the run's lock. An upstream's fault is a failure in the reply, not an exception.
+    """Ask the selectors, without the run's lock. A failure of theirs is part of the reply, not an exception.
 
-    What comes back is without secrets and can be recorded: what is decided on is what stands in the log.
+    The reply is redacted: the log holds exactly what the decision is made on.
     """
     if ports.selector is None:
         return Reply(question.key)
@@ -175,7 +175,7 @@ async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentSte
 def _decide(
     ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
 ) -> Decision | Question:
-    """Decide and record; or give the question that has to be put first (without a reply)."""
+    """Decide and record; or, without a reply, return the question to ask first."""
     with run.lock:
         runs.keep_catalog(run)
         for _ in range(MOVED_AT_MOST):
@@ -201,8 +201,8 @@ def _decide(
 
 
 def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
-    """Return what `decide` does, kept beside the catalog for all runs that come by with the same; of `used`, only what
-    was used after what counts. Not kept: offers, whose use of 0 means more, and policies of steps: they can be big."""
+    """Return what `decide` returns, cached with the catalog for all runs. Of `used`, the key has what was used after
+    the counted time. Not cached: offers, for which a use of 0 differs, and policies of steps, which may be big."""
     last = max((entry.used for entry in activation.entries), default=0)
     rows = [(e.id, e.origin, last - e.used, e.inherited, e.place, e.tools) for e in activation.entries]
     budgets = step.max_bundles, step.max_tools, step.max_tokens
@@ -224,7 +224,7 @@ def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: 
 
 
 def _activation(run: OpenRun, request: RouteRequest) -> Activation:
-    """Return what the step's branch has active: its own, that of the decision it begins at, or inherited."""
+    """Return the activation of the step's branch: its own, that of the decision it begins at, or an inherited one."""
     step = request.step
     if request.derived is not None:
         return request.derived
@@ -241,7 +241,7 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
 
 
 def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:
-    """Return the decision of this run that the step names for its branch to begin at; None where it names none."""
+    """Return the decision of this run at which the step's new branch begins; None where it names none."""
     id_ = step.parent_decision_id
     if not id_:
         return None
@@ -253,7 +253,7 @@ def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:
 
 
 def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
-    """Return the decision that carries the step's key; None where none does. Raises KeyConflict."""
+    """Return the decision that has the step's key; None where none has. Raises KeyConflict."""
     key = request.step.key
     seq = run.fold.keyed_decision(key) if key else None
     if seq is None:
@@ -273,8 +273,8 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
 
 
 def _contents(asked: Step, step: Step) -> dict[str, Any]:
-    """Return what is compared of two steps of one key: all that the engine said; a parent or folder where it named
-    one."""
+    """Return the contents by which two steps of one key are compared: all that the engine set, parent and folder only
+    where it named them."""
     contents = {name: getattr(step, name) for name in Step.model_fields if name not in _NOT_COMPARED}
     contents["labels"] = dict(contents["labels"])
     if asked.workspace is not None:
@@ -287,7 +287,7 @@ def _contents(asked: Step, step: Step) -> dict[str, Any]:
 def _record(
     ports: EnginePorts, run: OpenRun, request: RouteRequest, facts: Facts, decision: Decision, reply: Reply | None
 ) -> DecisionRecord:
-    """Return the record of a decision, with the place and ids it will have. The caller holds the run's lock."""
+    """Return the record of a decision, with its place and ids. The caller holds the run's lock."""
     step, catalog = request.step, request.catalog
     now_ns = ports.clock.monotonic_ns()
     workspace, encoded_step = run.workspace, EncodedObject(step_json(step))

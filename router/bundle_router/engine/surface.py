@@ -1,9 +1,9 @@
-"""The run as it stands now, and what it shows: its decision, placed, with what search has to say where a budget asks.
+"""A run's present state, and the tools that its decision shows now.
 
 Rules:
-1. A surface is a view: nothing is recorded here, and the same decision, activation and facts give the same bytes.
-2. What was revoked since the decision is neither shown nor callable; what improved since is not shown either.
-3. Search is only asked where a bundle does not fit its own budget, once for each decision.
+1. A surface is a view. It records nothing, and equal decisions, activations and facts give equal bytes.
+2. A tool that was revoked since the decision is neither shown nor callable. One that was granted since is not shown.
+3. Search is asked only for a bundle that exceeds its own budget, once a decision.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
 
 KEPT: Final = 256
-"""Decisions whose ranking is remembered."""
+"""Decisions whose ranking is kept."""
 RANKED: Final = 1_000
 OUTDATED: Final = "the config changed since its last step was decided, so the step has to be routed again"
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The run as it stands now, for one flow through it: the decision it is judged under, and all that holds besides.
+    """The present state of a run, for one flow: the decision it is judged under, and all that holds besides.
 
-    `facts` are fresh, with the ancestors' grants of now. `superseded` is the id of a decision that was named and is not
-    open any more (`decided` is then that decision). `outdated`: the decision was taken under another config than the
-    one in force, so that nobody can say any more what it showed. `root` is what its local tools are confined to.
-    `principals` are those of all the run's steps; `next_seq` is the number of the run's records then.
+    `facts` are fresh, with the ancestors' present grants. `superseded` is the id of a named decision that is not open
+    any more (`decided` is then that decision). `outdated`: the decision was made under another config, so it can't be
+    said any more what it showed. `root` confines its local tools. `principals` are those of all the run's steps;
+    `next_seq` is the number of the run's records.
     """
 
     run_id: str
@@ -74,7 +74,7 @@ class RunState:
 
     @property
     def modes(self) -> dict[str, Mode | None]:
-        """How the decision presents its bundles, where not as their own `mode` says."""
+        """The mode of each bundle that the decision presents otherwise than its own `mode`."""
         return {chosen.id: chosen.mode for chosen in self.decided.decision.bundles}
 
     @property
@@ -83,22 +83,22 @@ class RunState:
 
     @property
     def folder(self) -> str | None:
-        """The folder that local tools may work in, beneath the root; None where it is not open any more."""
+        """The folder of the local tools, beneath the root; None where it is not permitted any more."""
         folder = relative_folder(self.root, self.step.workspace)
         return folder if folder is not None and self.limits.permits_folder(folder) else None
 
     def room(self, activation: Activation) -> Room:
-        """Return what may join the array at this step, besides what the activation holds."""
+        """Return the room in the step's array for tools besides the activation's."""
         return room_left(self.step, self.decided.decision, activation, self.catalog.cards)
 
     def exposed(self) -> Mapping[str, str]:
-        """Return the tools that may be called now, each with the bundle that holds it."""
+        """Return the tools that may be called now, each with its bundle."""
         if not self._exposed:
             self._exposed.append(exposed_now(self, self.facts, self.catalog))
         return self._exposed[0]
 
     def refuse_stale(self) -> None:
-        """Raise RequestError for a decision that nothing can be shown of."""
+        """Raise RequestError for a decision that can't show anything any more."""
         self.refuse_superseded()
         if self.outdated:
             raise RequestError(f"run {self.run_id!r}: {OUTDATED}", advice="call route() for the step again")
@@ -110,15 +110,15 @@ class RunState:
 
 
 def superseded_text(state: RunState) -> str:
-    """Return words for a decision that was named and is not open any more."""
+    """Return the sentence about a named decision that is not open any more."""
     branch = f"branch {state.decided.branch!r}" if state.decided.branch else "its branch"
     return f"decision {state.superseded!r} of run {state.run_id!r} is not open any more: {branch} has decided again"
 
 
 def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str, str]:
-    """Return the tools of the decision that are still permitted by these facts, each with the bundle that holds it.
+    """Return the decision's tools that these facts still permit, each with its bundle.
 
-    What the decision did not show is not in it, even if it would be permitted by now: that takes another `route`.
+    A tool that the decision did not show is left out, even if it is permitted now: that takes another `route`.
     """
     if state.outdated or state.superseded:
         return {}
@@ -130,7 +130,7 @@ def exposed_now(state: RunState, facts: Facts, catalog: Catalog) -> Mapping[str,
 
 
 def why_not(state: RunState, tool: str) -> tuple[Code, str]:
-    """Return why a tool is not exposed now: the first code of its best bundle, as `explain` would say."""
+    """Return why a tool is not exposed now: the first code of its best bundle, as `explain` says it."""
     catalog = state.catalog
     if state.superseded:
         return "not_mapped", superseded_text(state)
@@ -157,7 +157,7 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
 
 
 def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
-    """Return why a tool that no bundle is known to hold is not there: its server may have had no chance to list it."""
+    """Return why a tool that no bundle is known to hold is missing: its server may not have listed it yet."""
     name = tool if "." in tool else tool.removeprefix("mcp__").replace("__", ".", 1)
     plan = plan_for(state.catalog, state.step, state.facts.grants)
     for bundle in state.catalog.bundles.values():
@@ -171,8 +171,8 @@ def _why_not_listed(state: RunState, tool: str) -> tuple[Code, str]:
 
 @dataclass(frozen=True, slots=True)
 class SurfaceForm:
-    """How a surface is asked for: the provider's form, whether the provider defers by itself, and `fixed`: a list that
-    only another decision changes."""
+    """The form in which tools are requested: the provider's format, whether the provider defers tools itself, and
+    `fixed` for a list that only another decision changes."""
 
     form: Format
     native: bool = False
@@ -180,7 +180,7 @@ class SurfaceForm:
 
 
 def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> SurfaceForm:
-    """Return the form that a list is asked for in. Raises RequestError for one that is not known."""
+    """Return the form of a requested list. Raises RequestError for an unknown one."""
     expect("native", native, bool, 'tools(run_id, format="anthropic", native=True)')
     for known in FORMATS:
         if known == form:
@@ -189,7 +189,7 @@ def surface_form(form: str, *, native: bool = False, fixed: bool = False) -> Sur
 
 
 class Surface:
-    """The views of all runs over one catalog. `exposed` and `canonical` lead from one kind of name to the other."""
+    """The surfaces of all runs over one catalog. `exposed` maps canonical names to exposed ones, `canonical` back."""
 
     def __init__(self, catalog: Catalog, exposed: Mapping[str, str], search: ToolSearch | None) -> None:
         self.catalog = catalog
@@ -199,7 +199,7 @@ class Surface:
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
 
     def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
-        """Return permitted tools, best first for a query; `answering` an agent, without noise. May block."""
+        """Return the `k` best permitted tools for a query; with `answering`, without irrelevant ones. May block."""
         if self._search is not None:
             found = self._search.rank_tools(self.catalog, query, permitted, k, answering=answering)
             if found is not None:
@@ -210,12 +210,12 @@ class Surface:
         return relevant(self.catalog, query, ranked) if answering else ranked
 
     def may_search(self, bundle_ids: Sequence[str]) -> bool:
-        """Return whether showing these bundles may have to wait for search."""
+        """Return whether showing these bundles may need search."""
         shown = (self.catalog.bundle(id_) for id_ in bundle_ids)
         return any(bundle is not None and bundle.max_tokens is not None for bundle in shown)
 
     def visible_tools(self, state: RunState, *, joins: bool = True) -> VisibleTools:
-        """Return where the tools of the decision are. Blocks where search has to be asked (rule 3)."""
+        """Return where each tool of the decision is presented. Blocks where search is needed (rule 3)."""
         exposed = state.exposed()
         facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
         held = held_by(
@@ -241,7 +241,7 @@ class Surface:
         return known
 
     def toolset(self, state: RunState, how: SurfaceForm) -> Toolset:
-        """See `Router.tools`."""
+        """Return the run's tools (see `Router.tools`)."""
         form, native = how.form, how.native
         fixed = how.fixed or state.decided.fixed_list
         visible = self.visible_tools(replace(state, activation=state.decided.decision.after) if fixed else state)
@@ -269,14 +269,14 @@ class Surface:
         )
 
     def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
-        """Yield what is deferred, each with the definition it would have in the array, where that is known."""
+        """Yield the deferred tools whose definitions are known, each with its definition."""
         for row in placement.deferred:
             card = self.catalog.cards.get(row.name)
             made = listing([card], self.exposed, form)[0] if card is not None else None
             yield DeferredTool(row.name, self.exposed[row.name], row.bundle, row.tokens, made)
 
     def _skills(self, state: RunState, places: Mapping[str, str]) -> Iterator[SkillText]:
-        """Yield the instructions of shown bundles of which something may be called now, in the decision's order."""
+        """Yield the skills of shown bundles with a callable tool, in the decision's order."""
         yielded: set[str] = set()
         for chosen in state.decided.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
@@ -289,7 +289,7 @@ class Surface:
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
     def _deferred_groups(self, placement: Placement) -> list[tuple[str, str, list[Any]]]:
-        """Return what a provider defers, bundle by bundle, as far as its definitions are known."""
+        """Return the tools that a provider defers, by bundle, as far as their definitions are known."""
         by_bundle: dict[str, list[Any]] = {}
         for row in placement.deferred:
             if row.name in self.catalog.cards:

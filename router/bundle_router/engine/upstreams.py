@@ -1,21 +1,20 @@
-"""Where the tool servers stand: what may be used of each, and why not the rest, between their lists and their pins.
+"""The state of the tool servers: which of their tools can be used, and why the others can't, by their lists and pins.
 
 Rules:
-1. One set for all: what `availability` calls unavailable or drifted is neither shown, nor found, nor callable.
-2. Routing contacts nobody. It goes by what was learnt before; before a server was contacted, by its pins.
-3. A call rests on a list that the server has not called outdated since: `verify` reads it anew where it has. A list
-   that is only old is good for a call while a new one is read.
-4. A server that needs no pins (development only) shows nothing before it has been asked: `discover` asks all at once,
-   waits for none of them longer than `wait_s`, and for those that are still silent when others have answered no longer
-   than those took again.
-5. What one principal was listed says nothing about another.
-6. That a list could not be had is remembered for `AGAIN_S`, twice as long each time it still can't be, and never longer
-   than any look-up (`[cache] capabilities_ttl_s`): a server that comes back is offered again within 5 s. It stops
-   decisions only: a call tries again.
-7. For a run only servers are contacted that its current decision holds tools of, and for a call only where the decision
-   showed its tool. A name that only a glob covers means a tool once its server was asked, before all else.
-8. A name may mean another tool once a list was read, so it is looked up until nothing is left to ask: what is called
-   is what was verified.
+1. One set serves all: a tool that `availability` calls unavailable or drifted is not shown, found or callable.
+2. Routing contacts no server. It uses what earlier contacts learnt; before any contact, the pins.
+3. A call needs a list that the server has not called outdated: `verify` reads the list again where it has. A list
+   that is merely old serves the call while a new one is read.
+4. A server that needs no pins (development only) shows nothing before it was asked. `discover` asks all such servers
+   at once and waits `wait_s` at most; once some have answered, it gives the others as long again.
+5. A list that one principal got says nothing about another principal.
+6. A failure to list is remembered for `AGAIN_S`, twice as long after each further failure, and never longer than
+   `[cache] capabilities_ttl_s`: a server that comes back is offered again within 5 s. The failure affects decisions
+   only; a call tries again.
+7. A run contacts only servers whose tools its current decision holds, and a call only the server of a tool that the
+   decision showed. A name that only a glob covers is resolved by asking the glob's server first.
+8. A new list may change what a name means, so the name is resolved until no server is left to ask: the called tool is
+   the verified one.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 
 DISCOVERY_S: Final = 5.0
-"""How long showing tools waits for servers that are asked for the first time. What comes later is shown next time."""
+"""Seconds that showing tools waits for servers that are asked for the first time. Later answers are shown next time."""
 PATIENCE_S: Final = 1.0
-"""The least that those get who are silent when others have answered."""
+"""The least seconds that silent servers get after others have answered."""
 MAX_INSPECTED: Final = 100
-"""Tools of one list that the warning light looks at before it goes to the log."""
+"""Tools of one list that the warning light inspects before it reports."""
 AGAIN_S: Final = (1.0, 2.0, 4.0, 5.0)
 _MAX_PRINCIPALS: Final = 1_024
 _MAX_REPORTED: Final = 4_096
-"""Lights that are remembered as told of: text that keeps changing is told of again rather than kept for ever."""
+"""Reported warnings that are remembered. Text that keeps changing is reported again rather than remembered for ever."""
 _NEVER: Final = 1 << 63
 
 Pairs = tuple[tuple[str, str], ...]
@@ -58,8 +57,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What decisions and calls go by. `unavailable`, `drifted` and `pending` are as in `Facts`; `closed` and `unpinned`
-    are those of the first two that asking the server anew would not change. `catalog` has the cards of servers that
+    """What decisions and calls know of the servers. `unavailable`, `drifted` and `pending` are as in `Facts`; asking
+    the server again would not change those in `closed` and `unpinned`. `catalog` includes the cards of servers that
     need no pins and have answered; it is the router's own where there are none."""
 
     catalog: Catalog
@@ -87,10 +86,10 @@ class _NoListing:
 
 
 class Servers:
-    """The tool servers of one catalog. For many threads and tasks at once; `pins` are those that were read for it.
+    """The tool servers of one catalog, with the pins that were read for it. Safe for many threads and tasks.
 
-    `approved` names servers whose pins are newer than what was listed of them so far: that is not held against the
-    pins, and read anew before a call.
+    `approved` names servers whose pins are newer than their last list: such a list does not count as drift, and is read
+    again before a call.
     """
 
     def __init__(
@@ -124,13 +123,13 @@ class Servers:
         self._lock = threading.Lock()
 
     def _review(self) -> None:
-        """Return what follows from the pins alone."""
+        """Compute what follows from the pins alone."""
         pins = self._pins
         self._reviewed = {s.name: pins[s.name].reviewed(s) for s in self._remote if s.name in pins}
         self._unpinned = drifted_among(sorted(self._named), {s.name: self._usable_cards(s, None) for s in self._remote})
 
     def narrow(self, newer: Mapping[str, Pins]) -> None:
-        """Take back what newer pins do not hold, or hold in another form. Nothing of them is added."""
+        """Withdraw the tools that newer pins do not hold, or hold in another form. Nothing is added."""
         with self._lock:
             self._pins = {name: narrow_pins(pins, newer.get(name)) for name, pins in self._pins.items()}
             self._review()
@@ -143,7 +142,7 @@ class Servers:
     # --- what may be used now ----------------------------------------------------------------------------------------
 
     def availability(self, principal: str = "") -> Availability:
-        """As things are known now; contacts nobody. The same object while nothing changed."""
+        """Return what is known now, without contacting a server. The same object while nothing changed."""
         held = self._held_servers.get(principal)
         if held is not None and not self._remote:
             return held.availability
@@ -191,7 +190,7 @@ class Servers:
         return _KnownAvailability(availability, changes, until_ns)
 
     def _known_listing(self, name: str, scope: Scope) -> Listing | None:
-        """Return what the server listed last, if that can be held against its pins."""
+        """Return the server's last list, where it can be compared with the pins."""
         listing = self._sessions.known(name, scope=scope)
         return None if listing is None or listing.listed_ns < self._approved_ns.get(name, 0) else listing
 
@@ -201,7 +200,7 @@ class Servers:
 
     @staticmethod
     def _why_closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
-        """Return why the server can't be used whatever is tried, and until when."""
+        """Return why the server can't be used at all, and until when."""
         if status is None:
             return f"nothing here speaks {server.transport}", _NEVER
         if status.circuit == "open":
@@ -211,7 +210,7 @@ class Servers:
     def _why_empty(
         self, server: Server, listing: Listing | None, found: UsableCards, principal: str, now: int
     ) -> tuple[str, int]:
-        """Return why nothing of the server can be shown, as far as is known, and until when."""
+        """Return why no tool of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
         since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
         if failed is not None and now < failed.until_ns and not since:
@@ -224,13 +223,12 @@ class Servers:
         return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
 
     def _is_wanted(self, server: Server, cards: Iterable[str]) -> bool:
-        """Return whether any of the tools is in a bundle: else its globs would make a shown bundle of nothing."""
+        """Return whether a bundle holds one of the tools; else the server's globs would show an empty bundle."""
         globs = self._globs.get(server.name, ())
         return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
     def _tell(self, drifted: Pairs, before: Pairs) -> None:
-        """Say what drifted of servers that have pins, when it does. That others have none is said where they are
-        shown."""
+        """Report new drift of servers that have pins. Servers without pins are reported where they are shown."""
         for server in sorted(self._pins):
             rows = tuple(pair for pair in drifted if pair[0] == server)
             if rows and rows != tuple(pair for pair in before if pair[0] == server):
@@ -240,7 +238,7 @@ class Servers:
     # --- contact -----------------------------------------------------------------------------------------------------
 
     def is_verified(self, name: str, scope: Scope) -> bool:
-        """Return whether `verify` would ask nobody and change nothing."""
+        """Return whether `verify` would ask no server and change nothing."""
         key = (name, scope.principal)
         listing = self._sessions.fresh(name, scope=scope) if key not in self._failed else None
         if listing is None or listing.changed or listing.listed_ns < self._approved_ns.get(name, 0):
@@ -248,8 +246,8 @@ class Servers:
         return self._inspected.get(key) == listing.listed_ns
 
     async def verify(self, name: str, scope: Scope, timeout_s: float) -> None:
-        """Before a call: has a list that still holds, so that `availability` judges the server as it is. Why it could
-        not be had is in `availability`, never raised."""
+        """Get a list that still holds before a call, so that `availability` is right about the server. A failure is in
+        `availability`, never raised."""
         server = self._catalog.servers[name]
         is_older = self._known_listing(name, scope) is None and self._sessions.known(name, scope=scope) is not None
         listing = await self._list(server, scope, timeout_s, fresh=is_older)
@@ -261,8 +259,8 @@ class Servers:
             await self._inspect(server, listing, scope.principal)
 
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
-        """Before tools are shown: asks those of the servers that need no pins for their tools, and has lists that grew
-        old read anew meanwhile."""
+        """Ask servers that need no pins for their tools before tools are shown. Lists that are old are read again in
+        the background."""
         loop = asyncio.get_running_loop()
         servers = list(self._discoverable(names, scope))
         if servers:
@@ -287,7 +285,7 @@ class Servers:
             self._mark((asked[task].name, scope.principal), reason, is_pending=True)
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
-        """Return whether `discover` would ask anybody, if only for what is in the cache."""
+        """Return whether `discover` would ask a server, if only through the cache."""
         return next(self._discoverable(names, scope), None) is not None
 
     def _discoverable(self, names: Iterable[str], scope: Scope) -> Iterator[Server]:
@@ -300,17 +298,16 @@ class Servers:
                 yield server
 
     async def close_run(self, run_id: str) -> None:
-        """End what was opened for the run."""
+        """End the run's sessions."""
         await self._sessions.close_run(run_id)
 
     @property
     def were_contacted(self) -> bool:
-        """Whether there may be anything to end."""
+        """Whether there may be sessions to end."""
         return self._sessions.changes > 0
 
     async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
-        """Return the list, or None when there was none to be had in time (then it is read on, for whoever asks
-        next)."""
+        """Return the list; None where it did not come in time. It is then read on for the next caller."""
         key = (server.name, scope.principal)
         try:
             await self._sessions.prepare()
@@ -328,8 +325,8 @@ class Servers:
         return listing
 
     async def _inspect(self, server: Server, listing: Listing, principal: str) -> None:
-        """Before a call, and once for each list: what its texts are like goes to the log. Showing tools does not wait
-        for that."""
+        """Log what the warning light says of a list's texts, once a list and before a call. Showing tools does not wait
+        for it."""
         key = (server.name, principal)
         if self._inspected.get(key) != listing.listed_ns:
             if len(self._inspected) >= _MAX_PRINCIPALS:
@@ -338,8 +335,8 @@ class Servers:
             await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
-        """Say which tools that nobody has reviewed as they are now speak to the model, each once. It takes some
-        milliseconds a tool, and decides nothing."""
+        """Report each unreviewed tool whose text addresses the model, once. Takes milliseconds a tool and decides
+        nothing."""
         from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
         from bundle_router.core.tools.warning_light.inspect import lights  # routing loads no warning light
 
@@ -368,42 +365,42 @@ class Servers:
 
 
 def _is_same(one: Availability, other: Availability) -> bool:
-    """Return whether they say the same. Catalogs are compared by their cards: all else in them is the same."""
+    """Return whether both say the same. Catalogs are compared by their cards, since nothing else in them can differ."""
     if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
         return False
     return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards
 
 
 StateNow = Callable[[], RunState]
-"""The run as it stands when it is called."""
+"""Returns the run's state at the time of the call."""
 
 
 class ServerDiscovery:
-    """The contacts of all runs over one catalog with their tool servers. `servers=None`: there is nobody to contact."""
+    """Contacts the tool servers for all runs over one catalog. `servers=None`: there are none."""
 
     def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
         self._catalog = catalog
         self._servers = servers
 
     def needs_discovery(self, state: RunState) -> bool:
-        """Return whether `discover` would ask anybody."""
+        """Return whether `discover` would ask a server."""
         servers = self._servers
         return servers is not None and servers.is_discoverable(self._held_servers(state), state.scope)
 
     async def discover(self, state: RunState) -> None:
-        """Before tools are shown: asks the servers that show nothing before."""
+        """Ask the servers that show nothing before they are asked."""
         if self._servers is not None:
             await self._servers.discover(self._held_servers(state), state.scope)
 
     def is_verified(self, name: str, state: RunState) -> bool:
-        """Return whether `verify` would contact nobody and change nothing."""
+        """Return whether `verify` would contact no server and change nothing."""
         servers = self._servers
         if servers is None or self._unasked_servers(servers, state, name):
             return servers is None
         return all(servers.is_verified(server, state.scope) for server in self._servers_of(servers, state, name))
 
     async def verify(self, name: str, state: RunState, state_now: StateNow) -> None:
-        """Before a call: has a list that still holds of the server that it would go to. `state` is that of now."""
+        """Get a list that still holds of the server that a call goes to. `state` is the present one."""
         if self._servers is None:
             return
         hidden = self._unasked_servers(self._servers, state, name)
@@ -422,7 +419,7 @@ class ServerDiscovery:
             todo -= verified
 
     async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
-        """Before anything else is asked of these servers: as `verify`, of all at once."""
+        """Do as `verify` does, for all these servers at once."""
         if self._servers is not None:
             await asyncio.gather(*(self._verify_pins(self._servers, name, state.scope) for name in names))
 
@@ -431,7 +428,7 @@ class ServerDiscovery:
         await servers.verify(name, scope, timeout_s)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
-        """Take back what these pins do not hold, or hold in another form."""
+        """Withdraw the tools that these pins do not hold, or hold in another form."""
         if self._servers is not None:
             self._servers.narrow(pins)
 
@@ -441,28 +438,27 @@ class ServerDiscovery:
 
     @property
     def were_made(self) -> bool:
-        """Whether there may be anything to end."""
+        """Whether there may be sessions to end."""
         return self._servers is not None and self._servers.were_contacted
 
     def has_lost_server(self, state: RunState) -> bool:
-        """Return whether a server that the decision holds tools of can't be used now, and could when it was taken."""
+        """Return whether a server with tools of the decision has become unusable since."""
         away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
         return not away.isdisjoint(self._held_servers(state))
 
     def wanted_servers(self, state: RunState) -> set[str]:
-        """Return the servers elsewhere that the decision holds tools of, or would if they could be used."""
+        """Return the servers elsewhere with tools of the decision, unusable ones included."""
         missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
         found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
         return {name for name in found if (one := self._catalog.servers[name]).enabled and one.traits.is_remote}
 
     def _held_servers(self, state: RunState) -> set[str]:
-        """Return the servers that the decision holds tools of."""
+        """Return the servers with tools of the decision."""
         return {server for bundle in _shown_bundles(self._catalog, state) for server in bundle.servers}
 
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers elsewhere of the tools that the name means: as things are known, and as a new list may
-        say."""
+        """Return the servers elsewhere of the tools that the name may mean, now and after a new list."""
         surface, servers = state.surface, self._catalog.servers
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and not exact.traits.is_remote:
@@ -479,8 +475,8 @@ class ServerDiscovery:
         return {server for server in found if servers[server].traits.is_remote}
 
     def _unasked_servers(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers that have yet to be asked what a glob of the decision covers, where the name may be among
-        that and would be permitted: who calls without having been shown tools has nobody else to ask them."""
+        """Return the servers that are still to be asked which tools a glob of the decision covers, where the name may
+        be one of them and be permitted. A caller that was never shown tools relies on this."""
         surface = state.surface
         if name in surface.catalog.cards or name in surface.canonical:
             return set()
@@ -500,7 +496,7 @@ class ServerDiscovery:
 
 
 def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
-    """Return the facts, if asking every server anew came out well."""
+    """Return the facts as if every server answered well when asked again."""
     now, facts = servers.availability(state.step.principal), state.facts
     if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
         return facts
@@ -518,8 +514,8 @@ def _shown_bundles(catalog: Catalog, state: RunState) -> Iterator[Bundle]:
 
 
 class MachineFacts:
-    """Looks at the machine (`capabilities`) and at what is known of the servers (None: the catalog has no others than
-    local ones). `transports` are those that can be spoken."""
+    """Reads the machine's capabilities and what is known of the servers (None: all servers are local). `transports` are
+    those that this installation can speak."""
 
     def __init__(
         self,
@@ -545,11 +541,11 @@ class MachineFacts:
         )
 
     def availability(self, principal: str) -> Availability:
-        """Return what may be used of the servers now. The same object while nothing changed."""
+        """Return what is known of the servers now. The same object while nothing changed."""
         return self._servers.availability(principal) if self._servers is not None else self._everything
 
     def facts(self, principal: str = "") -> Facts:
-        """Return what can be done now. The same object while nothing changed."""
+        """Return the present capabilities. The same object while nothing changed."""
         present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
         now = self.availability(principal)
         known = self._facts.get(principal)
