@@ -30,11 +30,11 @@ def open_mcp_sessions(
     schema_of: SchemaOf | None = None,
     authorization: Authorization | None = None,
 ) -> McpSessions:
-    """Return sessions with the servers of a catalog (its local ones are left out); contacts nobody yet.
+    """Return sessions with the servers of a catalog, without its local ones. Nothing is contacted yet.
 
     `schema_of` gives the schemas that arguments are checked against (default: those the server listed last).
-    `authorization` is for servers with `auth` (default: the tokens in the user's data folder are used, and nobody is
-    asked for others).
+    `authorization` is for servers with `auth` (default: use the tokens in the user's data folder, ask nobody for new
+    ones).
     """
     return McpSessions(
         {name: server for name, server in servers.items() if server.traits.is_remote},

@@ -1,12 +1,12 @@
-"""Authorization of HTTP servers by OAuth 2.1: who may be asked, what they may be shown, where tokens are kept.
+"""Authorization of HTTP servers by OAuth 2.1: the person who authorizes, and the tokens that are kept.
 
 Rules:
-1. A person is needed once: `Person.show` is handed the address to open and `Person.answer` gives what came back. No
-   address ever reaches a process; one that is not https (or http on this machine) reaches nobody at all.
-2. Without a person, tokens that are kept are used and refreshed, and nothing that a server names is asked for; when
-   that does not do the call is `unauthorized`, and `missing` says what a person has to do.
-3. A flow that fails ends the request it was for, never the connection.
-4. A token goes to the origin it was issued for (see `oauth`), and is kept as `tokens` says.
+1. A person authorizes a server once: `Person.show` receives the address to open, `Person.answer` returns the redirect.
+   The address is never passed to a process. An address that is neither https nor http on this machine is not shown.
+2. Without a person, kept tokens are used and refreshed, and no address that a server names is requested. If that is not
+   enough, the call is `unauthorized` and `why_unauthorized` says what a person has to do.
+3. A failed flow ends only the request that started it, never the connection.
+4. A token is sent only to the origin it was issued for (see `oauth`). See `tokens` for how it is stored.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.receiver import Person
 
 KeepSecret = Callable[[str, str], None]
-"""Told the name and the value of every token, so that none is written to a record."""
+"""Callback with the name and value of every token, so that no record contains one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The OAuth of the servers that have `auth = "oauth"`. With a person, let `Bounds.connect_s` be as long as a person
-    takes."""
+    """OAuth for the servers that have `auth = "oauth"`. With a `person`, set `Bounds.connect_s` to the time a person
+    needs."""
 
     folder: Path
     person: Person | None = None
     keep_secret: KeepSecret = lambda _name, _value: None
 
     def flow(self, server: Server, scope: Scope) -> Any:
-        """Return what the HTTP client authorizes its requests with; None for a server that has no such
-        authorization."""
+        """Return the authentication flow for the HTTP client, or None for a server without `auth`."""
         if server.auth is None:
             return None
         with needs_extra("logging in to a tool server", "mcp"):
@@ -51,7 +50,7 @@ class Authorization:
         )
 
     def why_unauthorized(self, server: Server, scope: Scope) -> str:
-        """Return why the server can't be used before a person authorizes it, and how they do; empty when it can."""
+        """Return why a person has to authorize the server first, and how; empty if nobody has to."""
         if server.auth is None or self.person is not None:
             return ""
         from bundle_router.adapters.mcp.receiver import command_for
@@ -60,5 +59,5 @@ class Authorization:
         return f"{why} ({command_for(server.name, scope.principal)})" if why else ""
 
     def token_file(self, server: Server, scope: Scope) -> TokenFile:
-        """Return where the tokens of a server and principal are."""
+        """Return the token file of a server and principal."""
         return TokenFile(self.folder, server.url or "", scope.principal)

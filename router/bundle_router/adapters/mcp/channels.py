@@ -1,14 +1,14 @@
-"""HTTP/1.1 connections of our own, and the one place that knows `httptools`: a request out, its response in.
+"""HTTP/1.1 connections of our own; the only module that knows `httptools`.
 
-Measured against one server that answers at once, CPU a request: httpx2 1.0 ms, aiohttp 0.15 to 0.24, asyncio with h11
-0.12, asyncio with httptools 0.03; and httptools is imported in a hundredth of aiohttp's time.
+CPU per request, measured against one server that answers at once: httpx2 1.0 ms, aiohttp 0.15 to 0.24, asyncio with h11
+0.12, asyncio with httptools 0.03. Importing httptools takes a hundredth of the time of aiohttp.
 
 Rules:
-1. A channel carries one request at a time, and is kept for the next only after a whole response. What comes unasked
-   closes it, and so does a response that the other side does not end where it said it would.
-2. A request leaves in one piece. A channel that was closed meanwhile is never written to: nothing was sent on it. One
-   that is lost later may have been heard, and is not tried again.
-3. Heads are bounded here, bodies by who reads them. Nothing is followed, decoded or retried.
+1. A channel carries one request at a time. It is reused only after a whole response. Unrequested data closes it, and so
+   does a response that does not end where its head said.
+2. A request is sent in one piece, and never to a channel that was closed meanwhile. If the connection is lost later,
+   the server may have acted on the request, so it is not retried.
+3. This module bounds heads; the reader of a response bounds its body. It follows, decodes and retries nothing.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from bundle_router.adapters.mcp.faults import ServerFault
 
 CONNECT_S: Final = 10.0
 KEEP_S: Final = 4.0
-"""How long an unused TCP connection is kept: less than the 5 s after which common servers close theirs, as a request
-sent into a connection that is being closed may or may not have been carried out."""
+"""Seconds that an unused TCP connection is kept. Common servers close theirs after 5 s, and a request sent into a
+connection that is being closed may or may not be carried out."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
-"""Read from a connection at a time: asyncio's own 256 KiB from each of 50 take a loop 20 ms a turn."""
+"""Bytes read from a connection at a time. With asyncio's 256 KiB, 50 connections take 20 ms of a loop's turn."""
 EAGER_S: Final = 0.25
-"""How long one address of a host may take before the next is tried beside it."""
+"""Seconds that one address of a host may take before the next is tried in parallel."""
 
 Headers = dict[bytes, bytes]
-"""Names in lower case; the last value of one that stands there twice."""
+"""Header values by lower-case name; of a repeated header the last value."""
 
 
 class Response(Protocol):
-    """Who reads a response. What is raised as a ServerFault ends the request and closes the channel."""
+    """A reader of one response. A ServerFault that it raises ends the request and closes the channel."""
 
     done: bool
-    """Whether nothing more of the body is wanted."""
-    end: Callable[[ServerFault], None]  # set when the request is sent: what ends it with a fault
+    """Whether the reader needs no more of the body."""
+    end: Callable[[ServerFault], None]  # set when the request is sent: fails it with a fault
 
     def head(self, status: int, headers: Headers) -> None: ...
 
@@ -64,7 +64,7 @@ class Channel(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, response: Response) -> None:
-        """Send a whole request and have its response read. Raises ServerFault."""
+        """Send a whole request and pass its response to the reader. Raises ServerFault."""
         if self._transport is None or self._transport.is_closing():
             raise ServerFault("unreachable", "the server closed the connection before anything was sent")
         self.reusable = False
@@ -93,7 +93,7 @@ class Channel(asyncio.BufferedProtocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's derives from nothing of asyncio's
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports derive from no class of asyncio
 
     def get_buffer(self, _size: int) -> memoryview:
         return self._buffer
@@ -133,7 +133,7 @@ class Channel(asyncio.BufferedProtocol):
     # --- httptools ---------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._response is None:  # a second response that nobody asked for
+        if self._response is None:  # an unrequested second response
             self.reusable = False
             raise _garbled_fault()
 
@@ -167,7 +167,7 @@ def _garbled_fault() -> ServerFault:
 
 
 class ChannelPool:
-    """The channels to one server. At most `keep` idle ones are kept; the caller closes."""
+    """The channels to one server. Keeps at most `keep` idle ones; the caller closes it."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None, keep: int) -> None:
         self._host = host
@@ -191,7 +191,7 @@ class ChannelPool:
                 channel.close()
 
     def _take_kept_channel(self, now: float) -> Channel | None:
-        """Return the channel that was used last, if it still stands. The others are the older ones."""
+        """Return the most recently used idle channel if it is still usable, else None. Closes those that are not."""
         while self._idle:
             channel = self._idle.pop()
             if channel.is_open and now - channel.used_at < KEEP_S:
@@ -201,14 +201,14 @@ class ChannelPool:
 
     async def _open_channel(self, loop: asyncio.AbstractEventLoop) -> Channel:
         name = self._host if self._context is not None else None
-        is_plain = isinstance(loop, asyncio.BaseEventLoop)  # uvloop tries one address after the other
+        is_plain = isinstance(loop, asyncio.BaseEventLoop)  # uvloop has no happy eyeballs
         eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if is_plain else {}
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, channel = await loop.create_connection(
                     Channel, self._host, self._port, ssl=self._context, server_hostname=name, **eager
                 )
-        except (OSError, ValueError) as error:  # a TimeoutError is an OSError; a ValueError: a name that can be none
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError; ValueError: an impossible host name
             raise ServerFault("unreachable", f"the server can't be reached ({type(error).__name__})") from error
         if self._closed:
             channel.close()

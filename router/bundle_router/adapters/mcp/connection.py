@@ -1,12 +1,11 @@
-"""One connection to one server: an owner task that enters and leaves everything, and requests that only use it.
+"""One connection to one server: an owner task opens and closes it, and requests only use it.
 
 Rules:
-1. What is entered in a task is left in that task (cancel scopes insist on it): the owner opens the transport and the
-   session, waits, and closes them. Requests never do; they run in tasks of their own, so one of them can't hold up,
-   cancel or fail another. Those by a `carrier` need none: they touch nothing of the SDK's.
-2. A caller that gives up (its time is up, or it was cancelled) is let go at once. Telling the server happens behind
-   its back.
-3. Closing is bounded, and the processes and sockets are gone when it is done.
+1. A cancel scope must be left in the task that entered it. So the owner opens the transport and the session, waits, and
+   closes them. Each request runs in a task of its own, so that none can delay, cancel or fail another. A request by a
+   `carrier` needs no task, because it does not touch the SDK.
+2. A caller that times out or is cancelled returns at once. The server is notified in the background.
+3. Closing is bounded in time, and afterwards no process or socket is left.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ _FOLLOW_AGAIN_S: Final = 30.0
 
 
 class Wire(Protocol):
-    """What a transport can tell about itself while it is open."""
+    """The state of an open transport."""
 
     @property
     def fault(self) -> ServerFault | None:
-        """Why it ended, if it has."""
+        """The fault that ended the transport, if it has ended."""
 
     @property
     def stateful(self) -> bool:
-        """Whether the other side keeps state for us, which nobody else's calls should share."""
+        """Whether the server keeps state for this client, so that other callers must not share the connection."""
 
     def note_era(self, hears: Callable[[str], bool]) -> None:
-        """Note that the era is known: from now on a failing request fails alone. `hears`: whether anybody is there for
-        a notification, by its method."""
+        """Note that the era is known: from now on a failing request fails alone. `hears` tells whether a notification
+        method has a listener."""
 
     @property
     def pid(self) -> int:
-        """The server's process; 0 where it has none here."""
+        """The id of the server's process; 0 if it has none on this machine."""
 
     def carrier(self, *, is_modern: bool) -> RequestCarrier | None:
-        """Return what carries requests beside the SDK, if anything does."""
+        """Return the carrier of requests that bypass the SDK, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server says of itself, unread: it is shown to operators, never trusted."""
+    """What a server says of itself. Unchecked: it is shown to operators and never trusted."""
 
     name: str
     version: str
@@ -62,11 +61,11 @@ class Identity:
 
 
 OpenWire = Callable[[], Any]
-"""Gives an async context manager of `(streams, Wire)`. Entered and left by the owner task."""
+"""Returns an async context manager of `(streams, Wire)`. The owner task enters and leaves it."""
 
 
 class Connection:
-    """Open one with `open`, use it with `request`, end it with `close`. Everything on one event loop."""
+    """One connection: `open` it, send requests with `request`, end it with `close`. All on one event loop."""
 
     def __init__(
         self,
@@ -98,9 +97,9 @@ class Connection:
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     async def open(self, timeout_s: float) -> None:
-        """Connect and find the era. Raises ServerFault; the connection is then closed."""
+        """Connect and negotiate the era. Raises ServerFault; the connection is then closed."""
         self._owner = asyncio.get_running_loop().create_task(self._run_session(), name=f"mcp:{self._label}")
-        # What ended it is in `_fault`; what escaped from there (an outer cancellation's group) has been waited for.
+        # The reason of the end is in `_fault`; reading the exception here keeps asyncio from logging it.
         self._owner.add_done_callback(lambda owner: owner.cancelled() or owner.exception())
         try:
             await asyncio.wait((self._owner, self._ready), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +109,7 @@ class Connection:
             if not self._owner.done():
                 raise ServerFault("timeout", f"the server was not ready within {timeout_s:g} s")
             raise self._why_it_ended()
-        except BaseException:  # who is interrupted leaves no connection half open, too
+        except BaseException:  # an interrupted caller must not leave a half-open connection either
             await self.close()
             raise
 
@@ -136,7 +135,7 @@ class Connection:
             self._fault = _connect_fault(error, exchange)
 
     async def _until_stopped(self, session: sdk.RawSession) -> None:
-        """Wait for `close`, or for the connection to end by itself; meanwhile follow what the server announces."""
+        """Wait for `close` or the connection's end; meanwhile follow the changes that the server announces."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
         following = loop.create_task(self._follow(session)) if session.is_modern and session.announces_changes else None
@@ -153,8 +152,8 @@ class Connection:
             await asyncio.sleep(_FOLLOW_AGAIN_S)
 
     async def follow(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
-        """Call `updated` whenever the server says that the resource is another now, until the connection ends; and
-        `begun` once the server has agreed. Raises ServerFault, RpcError."""
+        """Call `begun` once the server has agreed to the subscription, and `updated` whenever it says that the resource
+        has changed, until the connection ends. Raises ServerFault, RpcError."""
         if self._session is None or not self.alive:
             raise self._why_it_ended()
         try:
@@ -195,7 +194,7 @@ class Connection:
         schema: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> dict[str, Any]:
-        """Return the result, unread. Raises ServerFault (`timeout` among them), RpcError."""
+        """Send a request and return its result, unchecked. Raises ServerFault (kind `timeout` too), RpcError."""
         session = self._session
         if session is not None and session.carrier_for(client) is not None and self.alive:
             try:
@@ -223,7 +222,7 @@ class Connection:
     def _forget(self, work: asyncio.Task[Any]) -> None:
         self._behind.discard(work)
         if not work.cancelled():
-            work.exception()  # of one that nobody waits for any more
+            work.exception()  # mark it as read: nobody waits for it any more
 
     async def _request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
@@ -247,7 +246,7 @@ class Connection:
         except asyncio.CancelledError:
             exchange.abort()
             raise
-        except Exception as error:  # the SDK's own, e.g. a closed stream: the connection's fault, not the caller's
+        except Exception as error:  # the SDK's errors, e.g. a closed stream: the connection's fault, not the caller's
             raise ServerFault("protocol_error", f"{type(error).__name__} in the transport", sent=True) from error
 
     def _failure(self, error: sdk.MCPError, exchange: RequestState) -> Exception:
@@ -262,7 +261,7 @@ class Connection:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End it: politely, then by cancelling. Return when nothing of it is left; never raises."""
+        """End the connection, first politely, then by cancelling. Nothing is left when this returns; never raises."""
         self._stop.set()
         if self._session is not None and self._session.carrier is not None:
             self._session.carrier.close()
@@ -291,7 +290,7 @@ def _identity(session: sdk.RawSession) -> Identity:
 
 
 def _connect_fault(error: BaseException, exchange: RequestState) -> ServerFault:
-    """Return what ended a connection, in one line and without the server's text."""
+    """Return the fault that ended a connection, in one line and without the server's text."""
     if exchange.fault is not None:
         return exchange.fault
     while isinstance(error, BaseExceptionGroup):

@@ -1,8 +1,8 @@
-"""What can be wrong with a server, or with the way to it (kinds are the codes of calls that failed so), and one request
-as the layers above and below the SDK share it: what went wrong, and how to break it off.
+"""The faults of a server or of the way to it (their kinds are codes of failed calls), and the state of one request,
+which the layers above and below the SDK share.
 
-The SDK carries the sender's context through to the task that does the sending, so `EXCHANGE` is seen by the HTTP
-transport when it carries out exactly that request (and when it reconnects for it).
+The SDK carries the sender's context to the task that sends. So the HTTP transport finds in `EXCHANGE` the request that
+it is carrying out, also when it reconnects for it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ FaultKind = Literal[
     "closed",  # by us
 ]
 NOTHING_DONE: Final[frozenset[FaultKind]] = frozenset(("unreachable", "session_lost", "not_started"))
-"""After these a call may be made again: the server can't have acted on it."""
+"""Kinds after which a call may be retried: the server can't have acted on it."""
 
 
 OUR_OWN: Final[frozenset[FaultKind]] = frozenset(("not_permitted", "credential_missing", "closed"))
-"""These say nothing of the server's health: it was not asked."""
+"""Kinds that say nothing about the server's health, because it was not asked."""
 NEVER_AGAIN: Final[frozenset[FaultKind]] = OUR_OWN | {"timeout"}
-"""After these a second try would end the same."""
+"""Kinds after which a retry would end the same way."""
 LIST_AGAIN: Final[frozenset[FaultKind]] = NOTHING_DONE | {"connection_lost"}
-"""After these a list is asked for once more: it has no effects, and a process may start the second time."""
+"""Kinds after which a list is requested once more: listing has no effects, and a process may start the second time."""
 
 
 class ServerFault(Exception):
-    """A server, or the way to it, failed. `detail` is one line for people; it never holds a header's value.
+    """A server, or the way to it, failed. `detail` is one line for people and never holds a header's value.
 
-    `sent`: the server may have acted on the request, so it must not be made again. `counted`: another call that ended
-    with the same connection has told of it.
+    `sent`: the server may have acted on the request, so it must not be retried. `counted`: the failure of this
+    connection is already counted against the server, for another call.
     """
 
     counted = False
@@ -67,7 +67,7 @@ class ServerFault(Exception):
 
 
 class RpcError(Exception):
-    """The server answered with a JSON-RPC error. `message` is its own text, `data` whatever it added."""
+    """The server answered with a JSON-RPC error. `message` is the server's text, `data` its additional data."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -77,16 +77,16 @@ class RpcError(Exception):
 
 
 class RequestAborted(Exception):
-    """The request was broken off from our side."""
+    """The request was aborted by this side."""
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What the transport found out about a request. `abort` ends whatever the transport is waiting for, for good.
+    """The transport's findings about one request. `abort` ends for good whatever the transport is waiting for.
 
-    It stands for one request (`taken` once that is under way): what is sent in its context after it, such as the notice
-    that it was cancelled, is not part of it. `many`: for a connection that is being made, which is several requests.
-    `client`: the agent's own, which hears of what the server says meanwhile.
+    `taken`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
+    not belong to it. `many`: the state covers several requests, while a connection is being opened. `client`: the
+    agent's client, which receives the server's notifications meanwhile.
     """
 
     fault: ServerFault | None = None
@@ -97,8 +97,8 @@ class RequestState:
     _scope: anyio.CancelScope | None = None
 
     async def until_aborted(self, work: Awaitable[T]) -> T:
-        """Await, unless and until the exchange is aborted. Raises Aborted."""
-        import anyio  # with the SDK, which is loaded by now
+        """Await `work` unless the request is aborted. Raises RequestAborted."""
+        import anyio  # the SDK has loaded it by now
 
         with anyio.CancelScope() as scope:
             self._scope = scope
@@ -120,28 +120,28 @@ EXCHANGE: ContextVar[RequestState | None] = ContextVar("bundle_router_exchange",
 
 
 class Busy(Exception):
-    """More calls wait than the queue holds, or the call's time was up before its turn came."""
+    """The queue of waiting calls is full, or the call's time ran out before its turn."""
 
 
 class CircuitOpen(Exception):
-    """The server failed too often and is left alone for `again_in_s`."""
+    """The server failed too often, and is not contacted for `again_in_s` seconds."""
 
     def __init__(self, again_in_s: float) -> None:
         super().__init__(again_in_s)
         self.again_in_s = again_in_s
 
 
-# --- what became of a call --------------------------------------------------------------------------------------------
-# In the words of the record: outcomes, codes, and one sentence for the model.
+# --- results of calls -------------------------------------------------------------------------------------------------
+# With the outcomes and codes of the records, and one sentence for the model.
 
 
 _CODES: Final = {-32602: "invalid_params", -32601: "not_found"}
 MAX_MESSAGE: Final = 2_000
-"""Characters of a server's error message that are passed on."""
+"""Maximum characters of a server's error message that are passed on."""
 
 
 def read_answer(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
-    """Return a result, or a request for input: of the client where there is one, and else of nobody here."""
+    """Return the result of a call. A request for input is passed to the client; without a client it is an error."""
     take_out_nan(raw)
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
@@ -159,7 +159,7 @@ def read_answer(name: str, raw: Mapping[str, Any], max_blocks: int, client: Clie
 
 
 def read_reply(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
-    """Return the answer to a request other than a call."""
+    """Return the reply to a request other than a call."""
     take_out_nan(raw)
     answer = ServerReply(raw)
     wanted = why_unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
@@ -173,7 +173,7 @@ def _no_input(name: str, wanted: str) -> str:
 
 
 def _wanted_inputs(raw: Mapping[str, Any]) -> str:
-    """Return what a server asks of a client, by method; its words are not repeated."""
+    """Return the methods of a server's input requests, without the server's text."""
     requests = raw.get("inputRequests")
     methods = (
         (one.get("method") for one in requests.values() if isinstance(one, Mapping))
@@ -184,7 +184,7 @@ def _wanted_inputs(raw: Mapping[str, Any]) -> str:
 
 
 def error_result(name: str, error: RpcError, client: Client | None) -> RawResult:
-    """Return the server answered with an error instead of a result: its own words, as it may say what to do better."""
+    """Return the result of a call that the server answered with an error. It quotes the server's own words."""
     own = own_error(error)
     code = _CODES.get(error.code, "rpc_error")
     answer = ServerReply(error=own) if client is not None else None
@@ -193,25 +193,25 @@ def error_result(name: str, error: RpcError, client: Client | None) -> RawResult
 
 
 def own_error(error: RpcError) -> ServerError:
-    """Return a server's error, its message bounded."""
+    """Return a server's error with its message bounded."""
     message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + " […]"
     return ServerError(error.code, message, error.data)
 
 
 def no_answer_reply(raw: RawResult) -> ServerReply:
-    """Return why there is no answer to a request other than a call."""
+    """Return the reply to a request (other than a call) that got no answer."""
     text = " ".join(block.text for block in raw.blocks if isinstance(block, Text))
     return ServerReply(outcome=raw.outcome, code=raw.code, text=text)
 
 
 def error_reply(error: RpcError) -> ServerReply:
-    """Return a server's error, as the answer to a request other than a call."""
+    """Return the reply to a request (other than a call) that the server answered with an error."""
     own = own_error(error)
     return ServerReply(error=own, outcome="tool_error", code=_CODES.get(error.code, "rpc_error"), text=own.message)
 
 
 def fault_result(name: str, fault: ServerFault, timeout_s: float) -> RawResult:
-    """Return the server, or the way to it, failed."""
+    """Return the result of a call that failed because of the server, or of the way to it."""
     if fault.kind == "timeout":
         text = f"{name} took longer than {timeout_s:g} s and was stopped."
         return RawResult((Text(text),), "timeout", "timeout")

@@ -1,12 +1,12 @@
-"""The way to an HTTP server: bounded, and with its credentials tied to one origin. Below the SDK's transport.
+"""HTTP transport below the SDK's: responses are bounded, and credentials are tied to one origin.
 
 Rules:
-1. A configured header is put on a request here, and only when the request goes to the configured origin. So no
-   redirect, and no address that a server names, can carry it anywhere else.
-2. Every response to the endpoint is bounded in decoded bytes before anything reads it; compression is not asked for,
-   and is undone here, a piece at a time, where it comes anyway.
-3. A request that fails fails alone: what would end the SDK's whole connection becomes an answer to that request, and
-   what happened is noted in its exchange.
+1. Configured headers are added here, and only to requests to the configured origin. So no redirect, and no address that
+   a server names, can carry them elsewhere.
+2. Every response of the endpoint is bounded in decoded bytes before it is read. Compression is not requested; if the
+   server compresses anyway, the body is decompressed here piece by piece.
+3. A failing request fails alone: an error that would end the SDK's whole connection becomes the answer to that request,
+   and its cause is noted in the request's state.
 4. The proxy, `.netrc` and cookie settings of the environment are not used.
 """
 
@@ -34,22 +34,22 @@ from bundle_router.core.tools.transport.lines import cut_deep
 
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"
-"""An extension of the requests that an authorization flow makes for itself, to its issuer or for the server's papers.
-They alone may leave the origin, and one that fails is answered with 502: the flow goes on from there."""
+"""Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
+may leave the origin. One that fails is answered with 502, so that the flow goes on."""
 _PIECE: Final = 64 * 1024
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
 class TooLarge(httpx2.StreamError):
-    """A response went over its cap."""
+    """A response exceeded its maximum size."""
 
 
 class TruncatedResponse(httpx2.StreamError):
-    """A response ended early. A StreamError, as the SDK makes that the answer to one request."""
+    """A response ended early. A StreamError, because the SDK then fails only this request."""
 
 
 class OriginClient(httpx2.AsyncBaseTransport):
-    """Carries out requests for one configured endpoint. `stateful` turns true when the server gives out a session."""
+    """HTTP transport for one configured endpoint. `stateful` becomes true when the server issues a session id."""
 
     def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: httpx2.AsyncBaseTransport) -> None:
         self._url = httpx2.URL(url)
@@ -59,7 +59,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         self._inner = inner
         self.stateful = False
         self.ready = False
-        """Set once the era is settled. Before that, a way that does not lead to the server ends the connection."""
+        """Whether the era is known. Before that, a transport error ends the connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         here = origin_of(request.url) == self._origin
@@ -85,7 +85,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         except RequestAborted:
             return _answer(499, "aborted")
         if response.status_code >= 300:
-            exchange.taken = False  # it is made again, elsewhere or with other credentials
+            exchange.taken = False  # the request is sent again, elsewhere or with other credentials
         if "mcp-session-id" in response.headers:
             self.stateful = True
         if endpoint and response.status_code >= 400:
@@ -93,13 +93,13 @@ class OriginClient(httpx2.AsyncBaseTransport):
         return self._bounded(request, response, exchange)
 
     def _may_leave_for(self, url: httpx2.URL) -> bool:
-        """Return whether a flow may go there, on the server's word: https, and this machine only from this machine."""
+        """Return whether a flow may request the URL: https, or this machine if the server is here too."""
         return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
         cap = self._max_bytes
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            # One that is asked for by itself has no end, and the SDK bounds each event.
+            # A stream opened by GET is endless, and the SDK bounds each event.
             cap = sys.maxsize if request.method == "GET" else self._max_bytes * STREAM_FACTOR
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
@@ -111,7 +111,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
     async def _refusal_response(
         self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState
     ) -> httpx2.Response:
-        """Return an error status: the server's own JSON-RPC error if that is what it sent, else one that names it."""
+        """Return the answer for an error status: the server's JSON-RPC error, else one with the status."""
         status = response.status_code
         body = await _head_of(response, exchange)
         if status == 404 and "mcp-session-id" in request.headers:
@@ -124,7 +124,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         return _answer(status, f"HTTP {status}", kept)
 
     def modern_posts(self, pool: TcpPool) -> ModernPosts | None:
-        """Return the requests that need no more than this address; None where it holds credentials of its own."""
+        """Return a carrier of modern requests to this address; None if the URL contains credentials."""
         url = self._url
         if url.userinfo:
             return None
@@ -136,11 +136,11 @@ class OriginClient(httpx2.AsyncBaseTransport):
         return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, given_session)
 
     async def aclose(self) -> None:
-        """Nothing: the connections below are pooled, and belong to whoever opened the pool."""
+        """Do nothing: the connections below belong to the owner of the pool."""
 
 
 def _exchange_of(request: httpx2.Request) -> RequestState:
-    """Return the exchange the request belongs to: that of its context, if it is the request of it."""
+    """Return the state of the context's request if this is that request, else a new state."""
     exchange = EXCHANGE.get()
     if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
         return RequestState()
@@ -150,7 +150,7 @@ def _exchange_of(request: httpx2.Request) -> RequestState:
 
 
 class Body(httpx2.AsyncByteStream):
-    """A response's bytes, decoded, at most `cap` of them. Raises TooLarge, Broken."""
+    """The decoded bytes of a response, at most `cap` of them. Raises TooLarge, TruncatedResponse."""
 
     def __init__(
         self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
@@ -172,7 +172,7 @@ class Body(httpx2.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next lines of a stream of events, or a whole body, which is not nested too deep for its reader."""
+        """Return the next lines of an event stream, or a whole body, with JSON that is nested too deep cut."""
         try:
             while True:
                 self._held += (piece := await self._bounded())
@@ -206,7 +206,7 @@ class Body(httpx2.AsyncByteStream):
             return await self._exchange.until_aborted(anext(self._source))
         while True:
             if self._rest:
-                await asyncio.sleep(0)  # a little of it unpacks into much: the others' calls have their turn between
+                await asyncio.sleep(0)  # a small piece can unpack into a large one: let other calls run in between
             else:
                 self._rest = await self._exchange.until_aborted(anext(self._source))
             try:
@@ -231,13 +231,13 @@ Response = httpx2.Response
 
 
 def origin_of(url: httpx2.URL | str) -> tuple[str, str, int | None]:
-    """Return what a credential is tied to. A port that is the scheme's own counts as none."""
+    """Return the origin that a credential is tied to. A scheme's default port counts as none."""
     url = httpx2.URL(url)
     return url.scheme, url.host, url.port
 
 
 class TcpPool(httpx2.AsyncHTTPTransport):
-    """The TCP connections to one server, for all its sessions. At most `keep` idle ones are kept; the caller closes."""
+    """The TCP connections to one server, for all its sessions. Keeps at most `keep` idle ones; the caller closes it."""
 
     def __init__(self, keep: int) -> None:
         self._context = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
@@ -247,7 +247,7 @@ class TcpPool(httpx2.AsyncHTTPTransport):
         self._channels: ChannelPool | None = None
 
     def channels(self, url: httpx2.URL) -> ChannelPool:
-        """Return the connections beside these for requests that the SDK need not carry."""
+        """Return the channels for requests that bypass the SDK."""
         if self._channels is None:
             secure = url.scheme == "https"
             port = url.port or (443 if secure else 80)
@@ -263,18 +263,18 @@ class TcpPool(httpx2.AsyncHTTPTransport):
 
 @cache
 def _certificates(*_places: str | None) -> ssl.SSLContext:
-    """Return what a server is trusted by. Reading it takes 20 ms, so the servers of a process share it."""
+    """Return the TLS context. Loading its certificates takes 20 ms, so all servers of a process share it."""
     return httpx2.create_ssl_context()
 
 
 def open_client(transport: OriginClient, auth: Any = None) -> httpx2.AsyncClient:
-    """Return a client over a transport, with nothing from the environment. The caller closes it, not the pool."""
+    """Return a client over a transport that ignores the environment. The caller closes it, but not the pool."""
     timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
     return httpx2.AsyncClient(transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False)
 
 
 def _is_here(host: str) -> bool:
-    """Return whether the host is this machine, as far as its name says."""
+    """Return whether the host name denotes this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -291,7 +291,7 @@ def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
-    """Return the start of an error's body, and nothing when it can't be read."""
+    """Return the start of an error's body; empty if it can't be read."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     body = Body(response, MAX_ERROR_BYTES, encoding, RequestState(), MAX_ERROR_BYTES)
     parts: list[bytes] = []
@@ -316,7 +316,7 @@ def _is_rpc_error(body: bytes) -> bool:
 
 
 def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
-    """Return what the SDK takes for the server's answer to the one request it was sent for."""
+    """Return a response with a JSON-RPC error, which the SDK takes for the answer to the one request."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": message}}
     return httpx2.Response(status, headers={**(headers or {}), "content-type": "application/json"}, json=error)
 

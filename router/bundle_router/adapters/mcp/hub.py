@@ -1,11 +1,11 @@
-"""What happens on the sessions' loop: a call's way through queue, breaker, connection and back.
+"""Requests on the sessions' loop: each passes the queue, the circuit breaker and the connection.
 
 Rules:
-1. Queue first, then the breaker, then the connection: a probe never waits in a queue, and a server that is left alone
-   costs nothing.
-2. A call is made a second time only when the server can't have acted on the first: it was not reached, or answered
-   that it has forgotten the session. Once, after `restart_s`, within the call's own time.
-3. An answer is an answer: an error result, a refusal, a result that misses its schema say nothing of health.
+1. The order is queue, breaker, connection. So a breaker's probe never waits in a queue, and a server with an open
+   breaker costs nothing.
+2. A call is retried only if the server can't have acted on it: it was not reached, or said that it has forgotten the
+   session. It is retried once, after `restart_s`, within the call's own time.
+3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing about health.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ T = TypeVar("T")
 
 _REAP_S = 15.0
 _INLINE_CHARS = 32_768
-"""Results up to this size are taken apart on the sessions' loop; larger ones in a thread."""
+"""Maximum characters of a result that is parsed on the sessions' loop; larger ones are parsed in a thread."""
 
 
 Waiter = asyncio.Future[None]
 
 
 class Guards:
-    """Who may call a server now: the circuit breaker of each, and the queue before all of them, with the waiting."""
+    """The circuit breaker of each server, and the queue of calls in front of them."""
 
     def __init__(self, bounds: Bounds, clock: Clock) -> None:
         self._gate: Gate[Waiter] = Gate(bounds)
@@ -72,7 +72,7 @@ class Guards:
         self._clock = clock
 
     async def enter(self, server: str, deadline: float) -> None:
-        """Take one of the places, until `leave`. Raises Busy."""
+        """Wait for a place in the queue, which `leave` gives back. Raises Busy."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         verdict = self._gate.enter(server, waiter)
@@ -93,14 +93,14 @@ class Guards:
             raise Busy
 
     def leave(self, server: str) -> None:
-        """Give the place to who is next."""
+        """Give the place to the next waiting call."""
         for waiter in self._gate.leave(server):
             waiter.set_result(None)
 
     # --- the breakers ------------------------------------------------------------------------------------------------
 
     def admit(self, server: str) -> Ticket:
-        """Leave to contact the server. Raises CircuitOpen."""
+        """Ask the breaker for permission to contact the server. Raises CircuitOpen."""
         now = self._clock.monotonic_ns()
         breaker, ticket = self.breaker(server).admit(now)
         self._breakers[server] = breaker
@@ -109,7 +109,7 @@ class Guards:
         return ticket
 
     def settle(self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None) -> bool:
-        """Return what became of it (None: nobody waited for the end). True when this has just opened the breaker."""
+        """Tell the breaker how the request ended (None: nobody waited). Return whether this opened it."""
         before = self.breaker(server)
         if end is None:
             after = before.release(ticket)
@@ -122,12 +122,12 @@ class Guards:
         return self._breakers.get(server) or Breaker(self._terms)
 
     def counts(self, server: str) -> tuple[int, int]:
-        """Return how many calls run and wait."""
+        """Return how many calls run, and how many wait."""
         return self._gate.count(server)
 
 
 class Hub:
-    """One per sessions, made on their loop."""
+    """The servers' connections, queues and lists. Each `McpSessions` makes one, on its loop."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Hub:
     async def call(
         self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
     ) -> RawResult:
-        """Never raises what a server did."""
+        """Call a tool. Server failures are returned, never raised."""
         name, loop, queued_ms = f"{server.name}.{tool}", asyncio.get_running_loop(), -1.0
         asked_at = loop.time()
 
@@ -186,7 +186,7 @@ class Hub:
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
     ) -> ServerReply:
-        """Return a request other than a call, with the same care. Never raises what a server did."""
+        """Send a request other than a call, with the same guards. Server failures are returned, never raised."""
 
         async def work(deadline: float) -> ServerReply:
             return read_reply(
@@ -203,7 +203,7 @@ class Hub:
     async def _run_queued(
         self, server: Server, name: str, work: Callable[[float], Awaitable[T]], timeout_s: float
     ) -> T | RawResult:
-        """Return what comes of the work, which is given its deadline, or why nothing did. Raises RpcError."""
+        """Return the result of `work(deadline)`, or the result that says why it failed. Raises RpcError."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             await self.guards.enter(server.name, deadline)
@@ -219,7 +219,7 @@ class Hub:
             return fault_result(name, fault, timeout_s)
 
     async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it with the breaker's leave, and tell the breaker what became of it. Raises CircuitOpen."""
+        """Do the work if the breaker permits, and tell the breaker how it ended. Raises CircuitOpen."""
         ticket = self.guards.admit(server.name)
         end: End | None = None
         retry_after_s = None
@@ -273,12 +273,12 @@ class Hub:
             self.pool.release(held)
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
-        """Doom a connection that has ended. Of the calls that ended with it, one counts against the server."""
+        """Retire a connection that has ended. Only one of the calls that ended with it counts against the server."""
         if fault.kind == "session_lost" or not connection.alive:
             fault.counted = not self.pool.retire(connection)
 
     async def _note_unexpected(self, server: Server, tool: str, scope: Scope, raw: Mapping[str, Any]) -> None:
-        """Say so when structured content is not what the tool declared. The content is kept either way."""
+        """Report structured content that does not match the tool's output schema. The content is kept either way."""
         entry = self.lists.known(server.name, scope.principal)
         declared = entry.outputs.get(tool) if entry is not None else None
         structured = raw.get("structuredContent")
@@ -296,7 +296,7 @@ class Hub:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def definitions(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Return what the server lists; `fresh` asks it. Raises ServerFault, CircuitOpen."""
+        """Return the server's tool list; `fresh` asks the server. Raises ServerFault, CircuitOpen."""
         return await self.lists.get(server, scope, fresh=fresh)
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
@@ -327,7 +327,7 @@ class Hub:
     # --- connections -------------------------------------------------------------------------------------------------
 
     def _connection(self, server: Server, scope: Scope) -> Connection:
-        """Return an unopened connection. Raises ServerFault for what is refused before anything is contacted."""
+        """Return an unopened connection. Raises ServerFault if connecting is not permitted; contacts nobody."""
         refused_for = wires.refusal(server, development=self._setting.development)
         if refused_for is not None:
             raise refused_for
@@ -375,7 +375,7 @@ class Hub:
             self.pool.close_unused()
 
     async def close_run(self, run_id: str) -> None:
-        """End what was opened for the run."""
+        """Close the run's connections and subscriptions."""
         await self.following.close_run(run_id)
         await self.pool.close_run(run_id)
 
@@ -383,7 +383,7 @@ class Hub:
         return self._errors.get(server, "")
 
     async def close(self) -> None:
-        """End everything; nothing of it is left when this returns."""
+        """Close everything. No connection, process or task is left when this returns."""
         self._reaping.cancel()
         await self.following.close()
         await self.lists.close()
@@ -394,7 +394,7 @@ class Hub:
 
 
 def _admit_listing(server: Server, listing: Listing) -> Admitted:
-    """Admit what is listed. Raises ServerFault where the config is at fault; no list can make it raise."""
+    """Admit the listed definitions. Raises ServerFault for an error of the config; no list can make it raise."""
     try:
         return admit(server, listing.tools, listing.instructions)
     except VolatileError as wrong:
@@ -402,7 +402,7 @@ def _admit_listing(server: Server, listing: Listing) -> Admitted:
 
 
 def _end_of(fault: ServerFault) -> End:
-    """Return what a fault says of the server's health. What was never permitted says nothing."""
+    """Return what a fault says about the server's health. A request that was not permitted says nothing."""
     if fault.kind in OUR_OWN:
         return "blameless"
     return "grave" if fault.kind == "rate_limited" else "failed"

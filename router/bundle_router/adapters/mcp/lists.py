@@ -1,12 +1,12 @@
-"""Tool lists: read page by page within bounds, kept while they hold, read once however many ask.
+"""Tool lists: read page by page within bounds, cached, and read once for all concurrent callers.
 
-Keyed by server and principal: what a server lists may depend on who asks.
+The cache key is server and principal, because a server may list different tools for different principals.
 
 Rules:
-1. A fresh list is served as it is. A stale one is served too, while one refresh runs.
+1. A fresh list is returned from the cache. A stale one is returned too, while one refresh runs.
 2. `tools/list_changed` makes a list stale at once, whatever its lifetime.
-3. A refresh that began before such a notice does not make the list fresh: what it read may be from before the change.
-4. A refresh that failed keeps the last known list, stale, and is tried again at the earliest after `RETRY_S`.
+3. A refresh that began before such a notice does not make the list fresh, because it may have read the old list.
+4. A failed refresh keeps the last list, stale, and is retried after `RETRY_S` at the earliest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from bundle_router.core.tools.transport.tool_servers import Listing, Scope
 from bundle_router.ports import Clock, Diagnostics
 
 Key = tuple[str, str]
-"""Server, principal."""
+"""Server and principal."""
 RETRY_S: Final = 5.0
 State = Literal["absent", "fresh", "stale"]
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """`until_ns` is when the list stops being fresh; None when there is no list. `changes` counts the notices."""
+    """Until when a list is fresh (`until_ns`; None without a list), and how many change notices came (`changes`)."""
 
     until_ns: int | None = None
     retry_ns: int = 0
@@ -49,41 +49,41 @@ class Freshness:
         return now_ns >= self.retry_ns
 
     def after_listing(self, now_ns: int, lifetime_s: float, changes_before: int) -> Freshness:
-        """After a list was read; `changes_before` is `changes` as it was when the reading began."""
+        """Return the state after reading a list. `changes_before` is `changes` when the reading began."""
         lifetime_ns = int(lifetime_s * 1e9) if changes_before == self.changes else 0
         return Freshness(now_ns + lifetime_ns, now_ns, self.changes)
 
     def after_change(self, now_ns: int) -> Freshness:
-        """After the server said that its list is another now."""
+        """Return the state after a change notice."""
         until = None if self.until_ns is None else min(self.until_ns, now_ns)
         return Freshness(until, now_ns, self.changes + 1)
 
     def failed(self, now_ns: int) -> Freshness:
-        """After a refresh that came to nothing."""
+        """Return the state after a failed refresh."""
         return replace(self, retry_ns=now_ns + int(RETRY_S * 1e9))
 
 
 @dataclass(slots=True)
 class CachedList:
-    """What is known of one list. Replaced values only, so that other threads may read them."""
+    """The cached state of one list. Values are replaced, never mutated, so that other threads may read them."""
 
     freshness: Freshness = field(default_factory=Freshness)
     listing: Listing | None = None
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     heard: int = 0
-    """How many notices of change there were when the reading of the listing began."""
+    """Number of change notices when the reading of the listing began."""
     reading: asyncio.Task[Listing] | None = None
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the server has said, since the reading of the listing began, that it is another now."""
+        """Whether a change notice came after the reading of the listing began."""
         return self.heard != self.freshness.changes
 
 
 class Lists:
-    """`read` gives a listing from the server, with its `ttlMs`; `admit` what becomes of its definitions, in a thread.
-    On one loop, but for `fresh` and `known`. `changes` grows with everything that `known` may say anew."""
+    """The tool lists of all servers. `read` returns a server's listing and `ttlMs`; `admit` admits its tools in a
+    thread. All on one loop, except `fresh` and `known`. `changes` grows whenever `known` may change."""
 
     def __init__(
         self,
@@ -100,18 +100,18 @@ class Lists:
         self._entries: dict[Key, CachedList] = {}
 
     def known(self, server: str, principal: str) -> CachedList | None:
-        """From any thread: what was last read, however old."""
+        """Return the list that was read last, however old. Any thread may call this."""
         return self._entries.get((server, principal))
 
     def fresh(self, server: str, principal: str) -> Listing | None:
-        """From any thread: the listing, if it is fresh."""
+        """Return the listing if it is fresh. Any thread may call this."""
         entry = self._entries.get((server, principal))
         if entry is None or entry.freshness.state(self._clock.monotonic_ns()) != "fresh":
             return None
         return entry.listing
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Return the listing; a stale one while a new one is read. Raises as reading does when there is none."""
+        """Return the listing; a stale one while a new one is read. Without one, raises what reading raises."""
         entry = self._entries.setdefault((server.name, scope.principal), CachedList())
         now = self._clock.monotonic_ns()
         state = entry.freshness.state(now)
@@ -166,7 +166,7 @@ class Lists:
         return entry.listing
 
     async def _admit_listing(self, server: Server, listing: Listing, before: Listing | None) -> Admitted:
-        """Return what admission makes of the list: off the loop, since a large one takes long; once a list."""
+        """Return the admitted definitions of a list. Only a changed list is admitted anew, in a thread."""
         if before is not None and (before.tools, before.instructions) == (listing.tools, listing.instructions):
             return before.admitted
         admitted = await asyncio.to_thread(self._admit, server, listing)
@@ -176,14 +176,14 @@ class Lists:
         return admitted
 
     def changed(self, server: Server, principal: str | None) -> None:
-        """Note that a server's list is another now; None: for everybody."""
+        """Note that a server's list has changed, for one principal or (None) for all."""
         for (name, whose), entry in self._entries.items():
             if name == server.name and principal in (None, whose):
                 entry.freshness = entry.freshness.after_change(self._clock.monotonic_ns())
                 self.changes += 1
 
     async def close(self) -> None:
-        """End what is being read."""
+        """Cancel the reads in progress."""
         reading = [entry.reading for entry in self._entries.values() if entry.reading is not None]
         for task in reading:
             task.cancel()
@@ -191,7 +191,7 @@ class Lists:
 
 
 async def read_pages(connection: Connection, server: str, bounds: Bounds) -> tuple[Listing, float | None]:
-    """Return all the pages of a list within `bounds.list_s`. Raises ServerFault, for a refusal too."""
+    """Return all pages of a list, read within `bounds.list_s`. Raises ServerFault, also for a refusal."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + bounds.list_s
     pages = Pages(bounds)

@@ -1,7 +1,7 @@
-"""OAuth's flow: our own while tokens do, the SDK's where a person has to be asked. See `authorization` for the rules.
+"""OAuth flow: our own code while tokens suffice, the SDK's flow when a person has to be asked. Rules: `authorization`.
 
-The SDK's flow holds a lock until the server has answered, for each request: one call that hangs would hold up all
-others. So it is entered for an authorization alone, and left as soon as there is a token.
+The SDK's flow holds a lock until the server has answered each request, so one call that hangs would block all others.
+So it is entered only to authorize, and left as soon as there is a token.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from bundle_router.core.catalog import Server
 
 M = TypeVar("M", bound=BaseModel)
 _PAST: float = 1.0
-"""When a token ran out that is no longer taken: 0 would mean that it never does."""
+"""Expiry time of a refused token. 0 would mean that it never expires."""
 
 
 class TokenStorage:
     """The SDK's token storage over a token file.
 
-    Kept with the tokens, as the SDK forgets it: when they run out, and who issued them. Without the first it would not
-    refresh them after a restart, and without the second it would send the refresh token to the tool server itself.
-    A registration is kept with the tokens that were issued under it, and not before there are any: one that nobody
-    completed would make the tokens of an earlier one useless.
+    The file also keeps the expiry time and the issuer, which the SDK forgets. Without the first it would not refresh
+    tokens after a restart; without the second it would send the refresh token to the tool server itself. A client
+    registration is stored only together with its tokens: one that was never completed would make older tokens useless.
     """
 
     def __init__(self, file: TokenFile, keep_secret: Callable[[str], None]) -> None:
@@ -72,14 +71,14 @@ class TokenStorage:
         return _parse_model(OAuthClientInformationFull, self._file.read("client"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Held by the context until there are tokens."""
+        """Store nothing: the context holds the registration until there are tokens."""
 
     def withdraw(self) -> None:
-        """Forget the tokens: they are of no use any more."""
+        """Delete the tokens, which have become useless."""
         self._write(tokens=None, until=None, withdrawn=True)
 
     def _write(self, **values: Any) -> None:
-        with suppress(OSError):  # a full disk ends no call: what can't be kept is good until the process ends
+        with suppress(OSError):  # a full disk fails no call: unsaved tokens are used until the process ends
             self._file.write(**values)
 
     def _keep_secrets(self, tokens: OAuthToken) -> None:
@@ -100,7 +99,7 @@ def _dump_json(model: BaseModel | None) -> Any:
 
 
 class Provider(OAuthClientProvider):
-    """The flow of one connection, which fails by leaving the server's refusal standing."""
+    """The OAuth flow of one connection. If it fails, the server's refusal remains the response."""
 
     def __init__(
         self, server: Server, kept: TokenFile, person: Person | None, keep_secret: Callable[[str], None]
@@ -128,7 +127,7 @@ class Provider(OAuthClientProvider):
     # --- a request ---------------------------------------------------------------------------------------------------
 
     async def async_auth_flow(self, request: Request) -> AsyncGenerator[Request, Response]:
-        """Send it with a token, once more with another one, and once more after a person was asked."""
+        """Send the request with a token, again with another token, and again after a person has authorized it."""
         if origin_of(request.url) != self._origin:
             yield request
             return
@@ -161,7 +160,7 @@ class Provider(OAuthClientProvider):
             await asking.aclose()
 
     async def _take_up(self) -> None:
-        """Take over the kept tokens where they are newer: another connection, or process, may have been here."""
+        """Load the stored tokens if another connection or process has changed them."""
         stamp = self._kept.stamp
         if self._asking or (self._initialized and stamp == self._stamp):
             return
@@ -179,11 +178,11 @@ class Provider(OAuthClientProvider):
         done = await super()._handle_refresh_response(response)
         if not done and response.status_code in (400, 401):
             self._storage.withdraw()
-        self._stamp = self._kept.stamp if done else None  # None: what is held is not what is kept
+        self._stamp = self._kept.stamp if done else None  # None: memory and file differ
         return done
 
     def _with_token(self, request: Request) -> str | None:
-        """Put the token on the request, and give it."""
+        """Put the token on the request and return it."""
         request.headers.pop("authorization", None)
         if not self.context.is_token_valid():
             return None
@@ -191,7 +190,7 @@ class Provider(OAuthClientProvider):
         return self.context.current_tokens.access_token if self.context.current_tokens is not None else None
 
     def _has_another(self, sent: str | None) -> bool:
-        """Return whether there is, or may be, another token than the one that was refused."""
+        """Return whether there is, or may be, a token other than the refused one."""
         tokens = self.context.current_tokens
         if tokens is None or sent is None:
             return False
@@ -201,7 +200,7 @@ class Provider(OAuthClientProvider):
         return True
 
     def _explain_missing_token(self) -> str:
-        """Return why there is no token that the server takes, and what helps."""
+        """Return why there is no token that the server accepts, and what to do."""
         if not self._kept.why_unusable(time.time()) and self._wants_refresh:
             return "its token ran out and could not be renewed now"
         return f"it wants to be authorized ({command_for(self._server.name, self._kept.principal)})"
@@ -209,7 +208,7 @@ class Provider(OAuthClientProvider):
     # --- a person ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Request, refused: Response) -> AsyncGenerator[Request, Response]:
-        """Yield the SDK's whole flow, from the refusal on. Registers anew: the redirect is new."""
+        """Yield the requests of the SDK's whole flow, from the refusal on, with a new registration."""
         self.context.clear_tokens()
         self.context.client_info = self._configured_client() if self._server.client_id is not None else None
         self._asking = True
@@ -225,7 +224,7 @@ class Provider(OAuthClientProvider):
         except ServerFault as fault:
             _note(fault)
         except (OAuthFlowError, ValidationError, UnicodeDecodeError) as error:
-            # The last response stays the answer, whatever it was; what it means is noted here.
+            # The last response remains the answer; its meaning is noted here.
             _note(ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})"))
         finally:
             self._asking = False
@@ -257,8 +256,8 @@ class Provider(OAuthClientProvider):
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
 
     def _refuse_mix_up(self, iss: str | None) -> None:
-        """Refuse a code that names no issuer and may be another's: an issuer that shows the page of another one would
-        be sent that one's code, with all it takes to redeem it. (The SDK compares an issuer that is named.)"""
+        """Refuse a code without an issuer if the page shown was not the issuer's: else an issuer that shows another
+        one's page could redeem the other's code. (The SDK checks an issuer that is named.)"""
         metadata = self.context.oauth_metadata
         issuer = str(metadata.issuer) if metadata is not None else self._server.url or ""
         if iss is None and origin_of(self._shown) != origin_of(issuer):
@@ -267,7 +266,7 @@ class Provider(OAuthClientProvider):
 
 
 def _mark_own_request(request: Request) -> Request:
-    """Return the request, marked as the flow's own: it goes where the server says, and may fail."""
+    """Return the request marked as the flow's own: it may leave the origin, and may fail."""
     request.extensions[AUTHORIZING] = True
     return request
 

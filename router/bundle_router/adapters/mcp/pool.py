@@ -1,13 +1,12 @@
-"""The open connections: opened on first need, shared while that is safe, closed when nobody holds them.
+"""The open connections: opened on first use, shared where that is safe, closed when unused.
 
 Rules:
-1. A stdio server's process belongs to one run, unless the operator says that it keeps nothing of who calls it: then all
-   runs share `shared` of them, each call on the one that the fewest are at. An HTTP server's connection is everybody's
-   of one principal, unless the server gave out a session: that is state, and from then on every run gets its own.
-   So does a run whose client can be asked in the middle of a request: it takes the handshake era, and a session that
-   says so.
-2. Opening is shared: who comes while a connection is being opened waits for it, and giving up waiting ends nothing.
-3. A connection that has died is doomed where it is found, and the next who asks gets a new one.
+1. A stdio server's process belongs to one run. If the operator declares that it keeps no caller's state, all runs share
+   `shared` processes, and each call takes the least loaded. All runs of a principal share an HTTP server's connection,
+   unless the server issues a session: a session is state, so then every run gets its own connection. So does a run
+   whose client accepts input requests: it uses the handshake era, with a session that declares them.
+2. Concurrent callers wait for one opening. A caller that stops waiting does not end it.
+3. A dead connection is retired when it is found; the next caller gets a new one.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.ports import Clock
 
 Key = tuple[str, str, str, str]
-"""Server, principal, run, and what the run's client gives in the middle of its requests (as JSON); or server, nobody,
-and the place among the shared processes, which is no run's id."""
+"""Server, principal, run, and the client's declared input capabilities (JSON). Of a shared process: server, "", and its
+number (`#0`), which is no run's id."""
 
 CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
-"""Two for what another call's discovery changed under us, two for a server that drops connections."""
+"""Attempts to get a connection: two for a key that changed meanwhile, two for a server that drops connections."""
 
 
 class SessionPool:
-    """`make` gives an unopened connection for a server, or raises ServerFault. Everything on one event loop."""
+    """The connections. `make` returns an unopened one for a server, or raises ServerFault. All on one event loop."""
 
     def __init__(self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock) -> None:
         self._make = make
@@ -48,7 +47,7 @@ class SessionPool:
         self._closed = False
 
     async def acquire(self, server: Server, scope: Scope, deadline: float) -> tuple[HeldConnection[Key], Connection]:
-        """Return a live connection, until `release`. `deadline` is on the loop's clock. Raises ServerFault."""
+        """Return a live connection, held until `release`. `deadline` is on the loop's clock. Raises ServerFault."""
         if self._closed:
             raise ServerFault("closed", CLOSED)
         for _ in range(_TRIES):
@@ -61,7 +60,7 @@ class SessionPool:
                 self._opening[held.number] = work
             try:
                 connection = await self._wait_opened(held, deadline)
-            except BaseException:  # who is interrupted gives the connection back, too
+            except BaseException:  # an interrupted caller must release the connection too
                 self.release(held)
                 raise
             if connection.alive and (server.shared or held.key == self._key(server, scope)):
@@ -86,11 +85,11 @@ class SessionPool:
         try:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
-        except BaseException:  # what did not open, for whatever reason, is not lent again
+        except BaseException:  # a connection that did not open, for whatever reason, is not lent again
             self._retire_held(held)
             raise
         if connection.stateful and not server.traits.starts_process:
-            # Learnt by opening: this one goes to the run it was opened for, and other runs get their own.
+            # Known only after opening: this connection goes to its run, and other runs get their own.
             self._stateful.add(server.name)
             self._leases.move(held, self._key(server, scope))
         return connection
@@ -106,14 +105,14 @@ class SessionPool:
     # --- letting go --------------------------------------------------------------------------------------------------
 
     def retire(self, connection: Connection) -> bool:
-        """Nobody gets this one any more. False where that was known already."""
+        """Lend this connection no more. Return whether it was still being lent."""
         found = [held for held in self._leases.all() if not held.doomed and self._connection_of(held) is connection]
         for held in found:
             self._retire_held(held)
         return bool(found)
 
     def retire_server(self, server: str) -> None:
-        """Nobody gets any of this server's any more."""
+        """Lend no connection of this server any more."""
         self._end(self._leases.retire_where(lambda key: key[0] == server))
 
     def _retire_held(self, held: HeldConnection[Key]) -> None:
@@ -125,7 +124,7 @@ class SessionPool:
             self._end([held])
 
     def close_unused(self) -> None:
-        """Close what nobody used for long."""
+        """Close the connections that have been idle for too long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, gone: list[HeldConnection[Key]]) -> None:
@@ -137,13 +136,13 @@ class SessionPool:
                 task.add_done_callback(self._closing.discard)
 
     async def close_run(self, run_id: str) -> None:
-        """End what belongs to the run, once its last call has ended. Return when it is gone."""
+        """Close the run's connections after their last call, and wait until they are closed."""
         if run_id:
             self._end(self._leases.retire_where(lambda key: key[2] == run_id))
         await self._wait_settled()
 
     async def close(self) -> None:
-        """End everything, calls in progress included."""
+        """Close all connections, including those with calls in progress."""
         self._closed = True
         self._leases.retire_where(lambda key: True)
         for number in list(self._opening):
@@ -157,7 +156,7 @@ class SessionPool:
             await asyncio.gather(*done, return_exceptions=True)
 
     def open_connections(self, server: str) -> list[Connection]:
-        """Return the live ones, for people to look at."""
+        """Return the live connections of a server, for status output."""
         found = [self._connection_of(held) for held in self._leases.all() if held.key[0] == server]
         return [connection for connection in found if connection is not None and connection.alive]
 
@@ -169,7 +168,7 @@ class SessionPool:
 
 
 def declared_input(server: Server, scope: Scope) -> Mapping[str, Any]:
-    """Return what the client of a request gives in its middle, where the server is to know."""
+    """Return the input capabilities of a request's client that the server must be told when a session is opened."""
     if scope.client is None or server.era == "modern" or server.shared:
         return {}
     return scope.client.gives
@@ -183,11 +182,11 @@ async def _end(work: asyncio.Task[Connection]) -> None:
         await work.result().close()
 
 
-# --- resources that are followed --------------------------------------------------------------------------------------
-# A resource that somebody wants to know the changes of has a task, which holds a connection and listens on it.
-# 1. What is entered in a task is left in it (see `connection`): the task leases, subscribes, listens, and ends it all.
-# 2. A connection that ends is made again after a while; what may have changed meanwhile counts as changed.
-# 3. Nobody's wish outlives its run, or the sessions.
+# --- subscriptions to resources ---------------------------------------------------------------------------------------
+# Each subscription is a task, which holds a connection and listens on it.
+# 1. Cancel scopes are left in the task that entered them (see `connection`): the task acquires, subscribes, and closes.
+# 2. A connection that ends is opened again after `AGAIN_S`; the resource then counts as changed.
+# 3. No subscription outlives its run, or the sessions.
 
 
 AGAIN_S = 30.0
@@ -195,7 +194,7 @@ Updated = Callable[[], None]
 
 
 class ResourceSubscriptions:
-    """Everything on one event loop."""
+    """Subscriptions to changes of resources. All on one event loop."""
 
     def __init__(self, pool: SessionPool, bounds: Bounds) -> None:
         self._pool = pool
@@ -203,7 +202,7 @@ class ResourceSubscriptions:
         self._tasks: dict[asyncio.Task[None], str] = {}
 
     async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], None]:
-        """Return, once the server has agreed, what ends it (on this loop). Raises ServerFault, RpcError."""
+        """Subscribe; return the function that ends it, on this loop. Raises ServerFault, RpcError."""
         agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.get_running_loop().create_task(self._follow(server, scope, uri, updated, agreed))
         self._tasks[task] = scope.run_id
@@ -218,7 +217,7 @@ class ResourceSubscriptions:
                 task.cancel()
 
             return end
-        except BaseException:  # who is interrupted leaves nobody following, too
+        except BaseException:  # an interrupted caller must leave no subscription behind either
             task.cancel()
             raise
 
@@ -247,7 +246,7 @@ class ResourceSubscriptions:
             await asyncio.sleep(AGAIN_S)
 
     async def close_run(self, run_id: str) -> None:
-        """End what was begun for the run."""
+        """End the run's subscriptions."""
         await self._end([task for task, owner in self._tasks.items() if owner == run_id])
 
     async def close(self) -> None:

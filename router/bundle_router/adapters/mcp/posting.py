@@ -1,11 +1,11 @@
-"""Requests to a modern server over HTTP, each a POST of its own, beside the SDK's transport and a tenth of its price.
+"""Requests to a modern server over HTTP, one POST each. They bypass the SDK's transport, at a tenth of its cost.
 
 Rules:
-1. The SDK negotiates, subscribes and follows redirects; what comes here is a request in the modern era whose answer is
-   all that is wanted of it. An answer that leads elsewhere raises `Redirected`: nothing was done, and the SDK may go.
-2. Every answer is bounded in decoded bytes while it arrives; compression is not asked for, and undone within the bound.
-3. A request that is cancelled closes its connection, which is how the modern era tells a server of it.
-4. Credentials go to the configured address and nowhere else: there is no other address here.
+1. The SDK negotiates, subscribes and follows redirects. This module sends only modern requests that need nothing but
+   their answer. A redirect raises `Redirected`: nothing was done, and the SDK may send the request.
+2. Every answer is bounded in decoded bytes while it arrives; compression is not requested, and undone within the bound.
+3. Cancelling a request closes its connection, which is how the modern era tells the server.
+4. Credentials are sent only to the configured address; this module knows no other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bundle_router.core.tools.transport.lines import cut_deep
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
 STREAM_FACTOR: Final = 4
-"""How much larger a response of many events may be than one message."""
+"""Maximum size of an event stream, in multiples of the maximum message size."""
 _STATIC: Final = {
     "accept": "application/json, text/event-stream",
     "accept-encoding": "identity",
@@ -36,14 +36,14 @@ _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
 
 
 class RequestCarrier(Protocol):
-    """What carries the requests of one connection beside the SDK."""
+    """Sends the requests of one connection without the SDK."""
 
     number: int
 
     async def request(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
-        """Return the result as it came. Raises ServerFault, RpcError, Elsewhere."""
+        """Send a request and return its result unchecked. Raises ServerFault, RpcError, Redirected."""
 
     def close(self) -> None: ...  # ends the requests under way
 
@@ -53,8 +53,8 @@ class Redirected(Exception):
 
 
 class ModernPosts:
-    """The requests of one connection. `on_change` is called when the server says beside an answer that its tools are
-    others now; `given_session` when it gives out a session."""
+    """The requests of one connection. `on_change` is called when the server says, beside an answer, that its tools have
+    changed; `given_session` when it issues a session."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ModernPosts:
     async def request(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
-        """As `RequestCarrier.request`."""
+        """See `RequestCarrier.request`."""
         number, self.number = self.number, self.number + 1
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         body = encode_small(message).encode("utf-8", "replace")
@@ -101,7 +101,7 @@ class ModernPosts:
 
 
 def _header_line(pair: tuple[str, str]) -> bytes:
-    """Return the line of a header. Raises ServerFault for what can't be one."""
+    """Return a header as a line. Raises ServerFault for characters that a header can't have."""
     line = f"{pair[0]}: {pair[1]}"
     if not _HEADER.fullmatch(line):
         raise ServerFault("protocol_error", "an argument or name can't be sent in a header")
@@ -109,7 +109,7 @@ def _header_line(pair: tuple[str, str]) -> bytes:
 
 
 class _Answer:
-    """One response as it arrives (a `channels.Response`), and the message in it."""
+    """The reader of one response (a `channels.Response`), and the message it contains."""
 
     def __init__(self, number: int, max_bytes: int, on_change: Callable[[], None]) -> None:
         self.done = False
@@ -154,15 +154,15 @@ class _Answer:
         self._held += piece
         if self._left < 0 or (self._stream and len(self._held) > self._max_bytes):
             raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
-        if self._stream and (b"\n" in piece or b"\r" in piece):  # else the line is still being sent
+        if self._stream and (b"\n" in piece or b"\r" in piece):  # else the line is incomplete
             self._read_events()
 
     def _read_events(self) -> None:
         held, self._held = self._held, bytearray()
-        late = b"\r" if held.endswith(b"\r") else b""  # its \n may come yet
+        late = b"\r" if held.endswith(b"\r") else b""  # its \n may still follow
         if b"\r" in held:
             held = held.removesuffix(late).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._held = held.split(b"\n")  # a regular expression takes ten times as long, of everybody's time
+        *lines, self._held = held.split(b"\n")  # a regular expression would block the loop ten times as long
         self._held += late
         for line in lines:
             if line.startswith(b"data:"):
@@ -174,7 +174,7 @@ class _Answer:
     def _take_data(self, data: bytearray) -> None:
         if not data or self.done:
             return
-        if len(data) >= LARGE and b'"method"' not in data:  # the answer, read when there is time for it
+        if len(data) >= LARGE and b'"method"' not in data:  # the answer: it is parsed later, in a thread
             self._held, self._event, self.done = data, True, True
             return
         message = read_object(data)
@@ -208,7 +208,7 @@ class _Answer:
         return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
-        """Return an error status: the server's own JSON-RPC error if it sent one, else what the status says."""
+        """Return the server's JSON-RPC error in an error response. Raises ServerFault if it sent none."""
         message = read_object(self._held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return read_result({**message, "id": None}, None)
@@ -219,7 +219,7 @@ class _Answer:
 
 
 def fault_for(status: int, retry_after: str, *, sent: bool = False) -> ServerFault:
-    """Return what an error status without an error of JSON-RPC means."""
+    """Return the fault for an error status whose body is no JSON-RPC error."""
     reason = f"the server answered HTTP {status}"
     if status in (401, 403):
         return ServerFault("unauthorized", reason, sent=sent)
@@ -234,7 +234,7 @@ def _garbled_fault(why: str) -> ServerFault:
 
 
 def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
-    """Return the result in the answer to a request. Raises RpcError, and ServerFault where it is none."""
+    """Return the result in a response. Raises RpcError for an error, ServerFault if it is no response to `number`."""
     error, result = message.get("error"), message.get("result")
     if message.get("jsonrpc") == "2.0" and message.get("id") in (number, None):
         if isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str):
@@ -245,7 +245,7 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Return the JSON value with each lone surrogate as `?`; the value itself where there is none."""
+    """Return the JSON value with `?` for each lone surrogate; the same object if it has none."""
     text = dump(value)
     try:
         text.encode()
@@ -255,7 +255,7 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
-    """Return the JSON object that the bytes are, or None. Lone surrogates are replaced, and what is nested too deep."""
+    """Parse a JSON object; None if it is none. Lone surrogates are replaced, and parts that are nested too deep."""
     try:
         is_small = len(body) < LARGE
         text = body.decode(json.detect_encoding(body), "surrogatepass") if is_small else body.decode("utf-8")

@@ -1,10 +1,10 @@
-"""Stdio servers as processes: started under supervision, with nothing inherited, and seen again if they stay behind.
+"""Stdio servers as processes: started under supervision, without our environment, and found again if they survive us.
 
 Rules:
-1. A server gets the environment its entry gives it, a home of its own, a language, and the router's `PATH`; nothing
-   else of the router's environment comes with it. Its arguments are a list; no shell or address gets near them.
-2. It carries a mark that names the router's process, as do all its descendants that keep their environment. `leftovers`
-   finds marked processes whose router is gone. It reports them and ends none: a pid may be anything by then.
+1. A server's environment is what its entry gives, a home folder of its own, a language, and the router's `PATH`.
+   Nothing else of the router's environment is passed. Arguments are a list; no shell interprets them.
+2. A server and all its descendants that keep their environment carry a mark that names the router's process.
+   `leftovers` finds marked processes whose router is gone. It only reports them, because a pid may have been reused.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
 _AT_ONCE_S: Final = 1.0
 _END_S: Final = 10.0
-"""How long the supervisor may take to end what it supervises: longer than all its own patience with one server."""
+"""Seconds that the supervisor may take to end its servers: longer than its patience with a single server."""
 _STARTED_FIELD: Final = 19
-"""The start time in /proc/<pid>/stat, counted from after the name."""
+"""Index of the start time in /proc/<pid>/stat, counted after the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What will be started: exactly this. `env` holds what the entry says; the values may be secrets. `path` is where
-    programs are looked for, by us and by the server, unless `env` says otherwise."""
+    """The command that starts a server. `env` is the entry's environment; its values may be secrets. Programs are
+    looked up in `path`, by us and by the server, unless `env` sets another."""
 
     server: str
     argv: tuple[str, ...]
@@ -53,7 +53,7 @@ class ServerCommand:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that a router, gone since, started (directly or not) for `server`."""
+    """A process of `server` that was started, directly or not, by a router that is gone."""
 
     pid: int
     server: str
@@ -61,7 +61,7 @@ class Leftover:
 
 
 class Process:
-    """One started server. `exited` is set when it has ended, whatever still holds its pipes."""
+    """One started server. `exited` is set when it has ended, even if another process still holds its pipes."""
 
     def __init__(self, control: socket.socket, home: str) -> None:
         self.stdin: asyncio.StreamWriter
@@ -78,7 +78,7 @@ class Process:
         self._hearing = asyncio.get_running_loop().create_task(self._read_supervisor())
 
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
-        """Put streams on our ends of its pipes, which close with it."""
+        """Open streams on our ends of its pipes. Closing the streams closes the pipes."""
         self.stdout = await self._reader(stdout)
         self.stderr = await self._reader(stderr)
         _, self.stdin = await asyncio.open_unix_connection(sock=stdin)
@@ -91,7 +91,7 @@ class Process:
         return reader
 
     async def _read_supervisor(self) -> None:
-        """Read what the supervisor says of it, until nothing is left of it or the supervisor is gone."""
+        """Read the supervisor's reports until the server's processes, or the supervisor, are gone."""
         loop, rest = asyncio.get_running_loop(), b""
         try:
             while part := await loop.sock_recv(self._control, 4096):
@@ -112,12 +112,12 @@ class Process:
             self.exited.set()
 
     def stop_listening(self) -> None:
-        """Close our end of its output: it can't be blocked on writing, and nothing more of it is read."""
+        """Close our end of its standard output: the server can't block on writing, and no more is read."""
         self._reading[0].close()
 
     async def stop(self, timeout_s: float) -> bool:
-        """End the server and all it started, politely first. Return when they are gone, False where the supervisor
-        did not see to it within `timeout_s` and a second."""
+        """End the server and all its processes, first politely. Return True when they are gone, False if the supervisor
+        has not ended them within `timeout_s` and a second."""
         self.stdin.close()
         try:
             for wish, patience_s in ((b"x", timeout_s), (AT_ONCE, _AT_ONCE_S)):
@@ -133,7 +133,7 @@ class Process:
             await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Close our ends, from which the supervisor knows that the server is to end."""
+        """Close our ends of the sockets, which tells the supervisor to end the server."""
         self._hearing.cancel()
         self._control.close()
         for transport in self._reading:
@@ -141,8 +141,8 @@ class Process:
 
 
 class ProcessSupervisor:
-    """Starts stdio servers through one supervising process (see `supervision`), which it starts on first need and
-    again if it is gone. Everything on one event loop."""
+    """Starts stdio servers through one supervisor process (see `supervision`). It starts that process on first use, and
+    again if it is gone. All on one event loop."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -181,13 +181,13 @@ class ProcessSupervisor:
             process = Process(control, home)
             ours.callback(process.abandon)
             await process.connect(stdin, stdout, stderr)
-            with contextlib.suppress(OSError):  # a supervisor that is gone already shows in `exited`
+            with contextlib.suppress(OSError):  # if the supervisor is gone, `exited` is set anyway
                 await asyncio.get_running_loop().sock_sendall(control, json.dumps(plan).encode() + b"\n")
             ours.pop_all()
         return process
 
     async def _send(self, descriptors: list[int]) -> None:
-        """Hand a server's descriptors to the supervisor; to another one where it is gone. Raises OSError."""
+        """Hand a server's descriptors to the supervisor, after restarting it if it is gone. Raises OSError."""
         async with self._starting:
             for again in (True, False):
                 if self._socket is None:
@@ -201,7 +201,7 @@ class ProcessSupervisor:
                         raise
 
     async def stop(self, process: Process, timeout_s: float) -> None:
-        """End a server and all it started. A supervisor that does not see to it is killed: its servers die with it."""
+        """End a server and all its processes. If the supervisor fails to, kill it: its servers die with it."""
         if not await process.stop(timeout_s) and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -221,16 +221,16 @@ class ProcessSupervisor:
                 await process.wait()
 
     async def close(self) -> None:
-        """End the supervisor, and what it still supervises. Nothing is left when this returns."""
+        """End the supervisor and its servers. No process is left when this returns."""
         async with self._starting:
             await self._drop()
 
 
 async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
-    """Start the supervising process. Its only descriptors are the socket and three of nothing."""
+    """Start the supervisor. Its only descriptors are the socket and three of /dev/null."""
     ours, theirs = socket.socketpair()
     try:
-        # Never 0, 1 or 2, which a process may have closed: they are what standard input and output become over there.
+        # Never 0, 1 or 2, which this process may have closed: the child's standard streams get these numbers.
         handed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -270,12 +270,12 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[Bin
 
 
 def _not_started(error: OSError | RuntimeError) -> ServerFault:
-    """Return the fault of a system that has no process, thread or descriptor left."""
+    """Return the fault for a system that has no process, thread or descriptor left."""
     return ServerFault("not_started", f"it can't be started: {getattr(error, 'strerror', None) or error}")
 
 
 def _program(command: ServerCommand) -> str:
-    """Return the program's absolute path. A name is looked for in the path, anything else from the server's folder."""
+    """Return the program's absolute path. Only a bare name is looked up in `path`."""
     name = command.argv[0]
     found = shutil.which(
         str(Path(command.cwd, name)) if os.sep in name else name, path=command.env.get("PATH", command.path)
@@ -286,13 +286,13 @@ def _program(command: ServerCommand) -> str:
 
 
 def environment(command: ServerCommand, home: str) -> dict[str, str]:
-    """Return the whole environment."""
+    """Return the server's whole environment."""
     base = {"PATH": command.path, "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
     return {**base, **command.env, MARK: f"{os.getpid()}-{_start_time_of(os.getpid())} {command.server}"}
 
 
 def leftovers() -> tuple[Leftover, ...]:
-    """Return the marked processes of this user whose router is gone. Empty where there is no /proc."""
+    """Return this user's marked processes whose router is gone. Empty without /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -312,7 +312,7 @@ def leftovers() -> tuple[Leftover, ...]:
 
 
 def _start_time_of(pid: int) -> str:
-    """When a process started, in the kernel's ticks: with the pid it names one process for good. Empty: no such."""
+    """Return a process's start time in kernel ticks; with the pid it is unique. Empty if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()[_STARTED_FIELD]

@@ -1,7 +1,7 @@
-"""The SDK's log, kept off the host's streams where it speaks of our requests, to servers or of clients: it quotes
-either unredacted, and a hostile one can fill a disk.
+"""Keeps the SDK's log records of our requests, servers and clients off the host's streams: they quote both unredacted,
+and a hostile one could fill a disk.
 
-Only what is said in the tasks of sessions and endpoints is taken; a host application keeps its own log of the SDK.
+Only records from the tasks of our sessions and endpoints are kept off. A host's own use of the SDK logs as before.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _MIN_S: Final = 1.0
 
 
 class LogListener:
-    """Hears the SDK's warnings in the tasks that `listen` was called in, and in theirs. `report` is called with where
-    one was said and how many were not told of before it, at most once a second: the text may hold what anybody sent."""
+    """Receives the SDK's warnings from the tasks that called `listen` and from their child tasks. Calls `report`, at
+    most once a second, with the place of a warning and the number of unreported ones, but not its text."""
 
     def __init__(self, report: Callable[[str, int], None]) -> None:
         self._report = report
         self._told_at: float | None = None
         self._untold = 0
         for name in LOGGERS:
-            logging.getLogger(name).addFilter(_FILTER)  # once is enough, and more does no harm
+            logging.getLogger(name).addFilter(_FILTER)  # adding it again has no effect
 
     def listen(self) -> None:
-        """From now on, in the current task and in those it begins."""
+        """Listen from now on in the current task and in the tasks it starts."""
         _EAR.set(self)
 
     def hear(self, record: logging.LogRecord) -> None:
@@ -63,13 +63,13 @@ _EAR: Final[ContextVar[LogListener | None]] = ContextVar("bundle_router_sdk_log"
 _FILTER: Final = _Filter()
 
 
-# --- what of the caller's trace goes along with a call ----------------------------------------------------------------
-# Its span, and never its baggage: the SDK injects whatever the global propagator finds in the context into requests to
-# third parties; baggage holds what a host application put there for itself.
+# --- the caller's trace -----------------------------------------------------------------------------------------------
+# Its span is passed on, never its baggage: the SDK injects whatever the global propagator finds in the context into
+# requests to third parties, and baggage is the host application's own data.
 
 
 def trace_only(context: Context) -> Context:
-    """Put the caller's current span, and nothing else, into the context that a call will run in."""
+    """Copy the caller's current span, and nothing else, into the context that a call will run in."""
     if "opentelemetry.trace" in sys.modules:
         span = _trace().get_current_span()
         if span.get_span_context().is_valid:
@@ -81,14 +81,14 @@ def trace_only(context: Context) -> Context:
 
 @cache
 def _trace() -> Any:
-    """Return `opentelemetry.trace`: every call asks it."""
+    """Import and return `opentelemetry.trace`."""
     from opentelemetry import trace
 
     return trace
 
 
 def is_traced() -> bool:
-    """Return whether somebody takes spans, or there is one to go on with."""
+    """Return whether a tracer provider is set, or there is a current span to continue."""
     trace = _trace()
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return True
@@ -97,8 +97,8 @@ def is_traced() -> bool:
 
 @contextmanager
 def trace_request(method: str, number: int, params: dict[str, Any]) -> Iterator[None]:
-    """Give the span of a request that the SDK would make, with the trace put into `params["_meta"]` as the SDK does."""
-    from mcp.shared._otel import inject_trace_context, otel_span  # not exported; mcp is pinned below 3
+    """Open the span that the SDK would open for a request, and put its trace into `params["_meta"]` as the SDK does."""
+    from mcp.shared._otel import inject_trace_context, otel_span  # private; mcp is pinned below 3
     from opentelemetry.trace import SpanKind
 
     target = params.get("name")

@@ -1,11 +1,11 @@
-"""Whoever authorizes a server in a browser, what may be put before them, and where the browser comes back to: one
-address on 127.0.0.1, open for that long.
+"""The person who authorizes a server in a browser: which addresses may be shown, and the local address (127.0.0.1) that
+receives the redirect, open only meanwhile.
 
 Rules:
-1. Only a redirect that carries the `state` of the address that was shown ends the wait. Whatever else comes (another
-   page's guess, a scan of ports) is answered with a sentence and forgotten.
-2. The Host has to be this address, letter for letter: a name that was made to resolve to this machine learns nothing.
-3. What comes is bounded in bytes and time, and nothing of it is put on the page that is answered, or anywhere else.
+1. Only a redirect with the `state` of the address that was shown ends the wait. Any other request (another page's
+   guess, a port scan) is answered with one sentence and ignored.
+2. The Host header must be exactly this address, so a name that was made to resolve to this machine gets nothing.
+3. Requests are bounded in bytes and time. Nothing of them appears on the page that answers, or anywhere else.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ _HEAD: Final = (
     "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
 )
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,;=%-]{1,8192}")
-"""Those of RFC 3986 without quotes, brackets and dollars."""
+"""The characters of a URL by RFC 3986, without quotes, brackets and dollars."""
 _PAGE: Final = "<!doctype html><title>Bundle Router</title><p>{sentence}</p>"
 
 Redirect = tuple[str, str | None, str | None]
-"""`code`, `state`, `iss`."""
+"""The `code`, `state` and `iss` of a redirect."""
 
 
 class Person(Protocol):
-    """Whoever can open an address in a browser."""
+    """Someone who can open an address in a browser."""
 
     @property
     def redirect_uri(self) -> str:
-        """Where the browser is sent afterwards, such as `http://127.0.0.1:8123/callback`."""
+        """Address that the browser is redirected to, such as `http://127.0.0.1:8123/callback`."""
 
     async def show(self, url: str) -> None:
-        """Show the address; it is untrusted text, to be opened by the person and by nothing else."""
+        """Show the address. It is untrusted text: only the person opens it, no program does."""
 
     async def answer(self) -> Redirect: ...
 
 
 class Receiver:
-    """A `Person` who is shown addresses by `tell`. Bound when it is made, as its address is registered before anything
-    is shown; listening once something was shown, and closed by `close` or when the redirect has come."""
+    """A `Person` to whom `tell` shows addresses. The port is bound at construction, because its address is registered
+    first. It listens once an address was shown, until the redirect arrives or `close` is called."""
 
     def __init__(self, tell: Callable[[str], None], port: int = 0) -> None:
-        """Bind the port. Raises RequestError for one that can't be had."""
+        """Bind the port. Raises RequestError if it is taken."""
         self._tell = tell
         self._socket = _bind_socket(port)
         self._port: int = self._socket.getsockname()[1]
@@ -81,12 +81,12 @@ class Receiver:
         self._tell(url)
 
     async def answer(self) -> Redirect:
-        """Wait for the answer. Raises ServerFault when the person, or the issuer, said no."""
+        """Wait for the redirect. Raises ServerFault if the person or the issuer refused."""
         assert self._redirect is not None  # noqa: S101 - shown before it is answered
         return await self._redirect
 
     def close(self) -> None:
-        """Once the flow has ended, on its loop or after that has ended."""
+        """Close the port. Call this when the flow has ended, on its loop or after that loop has ended."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
@@ -102,12 +102,12 @@ class Receiver:
             writer.write((_HEAD.format(status=status, length=len(body)) + body).encode("ascii"))
             await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # whoever that was
+            return  # the peer sent no request, or is gone
         finally:
             writer.close()
 
     def _take(self, head: str) -> tuple[str, str]:
-        """Return the status and sentence for a request; resolves the redirect if it is the one that is waited for."""
+        """Return the status and sentence for a request. Completes the wait if the request is the awaited redirect."""
         lines = head.split("\r\n")
         method, _, rest = lines[0].partition(" ")
         hosts = [line[5:].strip() for line in lines[1:] if line[:5].lower() == "host:"]
@@ -130,7 +130,7 @@ class Receiver:
         if done is None or done.done():
             return "400 Bad Request", "This answer was given before."
         codes, errors, issuers = (fields.get(name, []) for name in ("code", "error", "iss"))
-        if errors or len(codes) != 1 or len(issuers) > 1:  # a redirect may be registered with an `iss` of its own
+        if errors or len(codes) != 1 or len(issuers) > 1:  # the redirect URI may be registered with an `iss` of its own
             kind = errors[0] if len(errors) == 1 and errors[0] in _KNOWN_ERRORS else "no code came back"
             done.set_exception(ServerFault("unauthorized", f"the authorization was declined ({kind})"))
             return "200 OK", "Not authorized. You can close this page."
@@ -151,9 +151,9 @@ def _bind_socket(port: int) -> socket.socket:
 
 
 def is_safe_to_show(url: str) -> bool:
-    """Return whether the address may be put before a person: https, or http on this machine, and of nothing that a
-    terminal, a shell or an eye could take for something else, wherever they paste it; nor may it say a thing twice, as
-    who reads it could take the other one."""
+    """Return whether an address may be shown to a person: https, or http on this machine. It must hold nothing that a
+    terminal, a shell or a reader could misread, wherever it is pasted, and no parameter twice, as a reader could take
+    either one."""
     if not _CHARACTERS.fullmatch(url):
         return False
     try:
@@ -171,5 +171,5 @@ def is_safe_to_show(url: str) -> bool:
 
 
 def command_for(server: str, principal: str) -> str:
-    """Return what a person types to authorize a server."""
+    """Return the command that authorizes a server."""
     return f"bundle-router login {server}" + (f" --principal {shlex.quote(principal)}" if principal else "")

@@ -1,13 +1,13 @@
-"""The one place that speaks to the `mcp` SDK (2.x): messages, eras, streams. Loaded at the first connection.
+"""The only module that uses the `mcp` SDK (2.x): messages, eras, streams. Loaded with the first connection.
 
 Rules:
-1. Lists and calls are asked for below the SDK's typed layer: its validation refuses a whole list for one bad tool,
-   lists again before the result of an unlisted tool is given out, and throws away content that misses its schema.
-2. What leaves here carries the SDK's own stamp for the era that was negotiated, and no trace baggage: the sessions'
-   loop runs everything in a context that holds at most the caller's span.
-3. The client declares no capabilities (roots, sampling, elicitation) of its own, and an agent's client's only where the
-   server's entry passes `input` on: with a request or, in the handshake era, for a session of that client's run. A
-   server that asks for what was not declared is refused.
+1. Requests bypass the SDK's typed layer. Its validation refuses a whole list for one bad tool, lists again before it
+   returns the result of an unlisted tool, and drops content that violates its schema.
+2. Requests carry the SDK's stamp for the negotiated era, and no trace baggage: the sessions' loop runs everything in a
+   context that holds at most the caller's span.
+3. The client declares no capabilities (roots, sampling, elicitation) of its own. It declares those of an agent's client
+   only if the server's entry passes `input` on: with each request or, in the handshake era, for a session of that
+   client's run. A server that asks for an undeclared one is refused.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ _UNREAD: Final = {
     types.PARSE_ERROR: ("Failed to parse JSON response", "Failed to parse SSE message"),
     types.INVALID_REQUEST: ("Unexpected content type",),
 }
-"""What the SDK answers in the server's place where it can't read what came, and how that begins."""
+"""Codes and prefixes of the errors that the SDK raises when it can't parse a server's answer."""
 _CHANGES: Final = ("notifications/resources/updated", *(f"notifications/{name}_changed" for name in CHANGED))
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Streams = tuple[Any, Any]
-"""What the SDK's dispatcher reads from and writes to."""
+"""The streams that the SDK's dispatcher reads from and writes to."""
 
 
 def is_unread(error: MCPError) -> bool:
-    """Return whether the error is not the server's own, but says that its answer was no message."""
+    """Return whether the SDK raised the error because the server's answer could not be parsed."""
     return error.message.startswith(_UNREAD.get(error.code, ("\0",)))
 
 
 class RawDispatcher(JSONRPCDispatcher):
-    """The SDK's dispatcher, which says when it has ended."""
+    """The SDK's dispatcher, with an event for its end."""
 
     def __init__(self, read_stream: Any, write_stream: Any) -> None:
         super().__init__(read_stream, write_stream)
@@ -91,13 +91,13 @@ class RawDispatcher(JSONRPCDispatcher):
 
     @property
     def closed(self) -> bool:
-        """Whether requests in flight have been told that the connection is gone. True a little before `ended`."""
+        """Whether the requests in flight know that the connection is gone. True shortly before `ended`."""
         return self._closed
 
 
 class RawSession(ClientSession):
-    """A session whose requests return the server's result as it came. `gives`: the capabilities of the agent's client,
-    which a server of the handshake era may ask in the middle of a request."""
+    """A session whose requests return the server's result unchecked. `gives` are the capabilities of the agent's
+    client, which a server of the handshake era may use in the middle of a request."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class RawSession(ClientSession):
     ) -> None:
         self._gives = gives
         self._clients: list[Client] = []
-        """Of the requests under way, those that hear or may be asked of."""
+        """Clients of the requests in progress that receive notifications or may be asked for input."""
         super().__init__(
             dispatcher=dispatcher,
             client_info=types.Implementation(name=client[0], version=client[1]),
@@ -117,10 +117,10 @@ class RawSession(ClientSession):
         self.dispatcher = dispatcher
         self._on_change = on_change
         self._followed: dict[str, list[Callable[[], None]]] = {}
-        self._level_set = ""  # of its log, in the handshake era
+        self._level_set = ""  # log level that was set, in the handshake era
         self.carrier: RequestCarrier | None = None
         self.is_own = False
-        """Whether nobody but one run speaks to the server by it."""
+        """Whether only one run uses this session."""
         self._mirrored: dict[str, tuple[Mapping[str, Any], Mapping[Any, str]]] = {}
 
     async def _handle_message(self, message: Any) -> None:
@@ -133,7 +133,7 @@ class RawSession(ClientSession):
         elif isinstance(message, types.LoggingMessageNotification):
             exchange = EXCHANGE.get()
             client = exchange.client if exchange is not None else None
-            if client is None and self.is_own:  # nothing says which request is meant: to one of the run's, once
+            if client is None and self.is_own:  # the log line names no request: forward it to one client of the run
                 client = next((one for one in self._clients if one.log_level), None)
             if client is not None:
                 forward_log(client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
@@ -143,7 +143,7 @@ class RawSession(ClientSession):
             updated()
 
     def listens_to(self, method: str) -> bool:
-        """Return whether anybody is there for a notification that comes beside answers."""
+        """Return whether any client listens to a kind of notification."""
         if method == LOG:
             return any(client.log_level for client in self._clients)
         if method == PROGRESS:
@@ -151,17 +151,17 @@ class RawSession(ClientSession):
         return bool(self._followed)
 
     def _build_capabilities(self, version: str) -> types.ClientCapabilities:
-        # Not meant to be overridden: the SDK says what its own callbacks give, and here it is the agent's client.
+        # Overrides a private method: the SDK would declare its own callbacks, not the agent's client.
         return types.ClientCapabilities.model_validate(dict(self._gives), by_name=False)
 
     async def dispatch_input_request(
         self, ctx: ClientRequestContext, request: types.InputRequest
     ) -> types.InputResponse | types.ErrorData:
-        """Hand what the server asks in the middle of a request to that request's client. Raises MCPError."""
+        """Pass a server's input request to the client of the request in progress. Raises MCPError."""
         exchange = EXCHANGE.get()
         client = exchange.client if exchange is not None else None
         asked_of = [one for one in self._clients if one.ask is not None]
-        if client is None and len(asked_of) == 1:  # over stdio nothing says which request is meant
+        if client is None and len(asked_of) == 1:  # over stdio a server's request names no request of ours
             client = asked_of[0]
         asked = request.model_dump(by_alias=True, mode="json", exclude_none=True)
         if client is None or client.ask is None or not can_give(client, asked):
@@ -172,10 +172,10 @@ class RawSession(ClientSession):
     async def request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None, client: Client | None = None
     ) -> dict[str, Any]:
-        """Send a request, stamped for the era, and give its result unread. Raises MCPError.
+        """Send a request, stamped for the era, and return its result unchecked. Raises MCPError.
 
-        `schema` is the called tool's, whose annotations name arguments that a modern server wants as headers too.
-        `client` is the agent's, in whose name the request is made.
+        `schema` is the called tool's input schema; its annotations name the arguments that a modern server also wants
+        as headers. `client` is the agent's client, on whose behalf the request is made.
         """
         params, opts = await self._stamp_request(method, params, schema, client)
         if client is None:
@@ -187,15 +187,15 @@ class RawSession(ClientSession):
             self._clients = [one for one in self._clients if one is not client]
 
     def carrier_for(self, client: Client | None) -> RequestCarrier | None:
-        """Return what carries the client's requests beside the SDK; None where that would not hear what the client
-        wants, or what it is asked."""
+        """Return the carrier for a client's requests that bypass the SDK; None if the client needs notifications or
+        input requests, which the carrier can't receive."""
         hears = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
         return None if hears else self.carrier
 
     async def post(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> dict[str, Any]:
-        """As `request`, by `carrier`, which there has to be. Raises ServerFault, RpcError, Elsewhere."""
+        """Send a request as `request` does, by the `carrier`. Raises ServerFault, RpcError, Redirected."""
         params, opts = await self._stamp_request(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         if not is_traced():
@@ -221,8 +221,8 @@ class RawSession(ClientSession):
         return data["params"], opts
 
     async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
-        """Say what the client can give and wants to hear. In the handshake era a session has said that it can give
-        nothing, and the level of its log is everybody's: it is only ever made finer."""
+        """Declare the client's capabilities and log level in the request. In the handshake era capabilities belong to
+        the session, and all its clients share one log level, which is only ever made more verbose."""
         if client.progress and client.on_notification is not None:
             opts["on_progress"] = progress_to(client.on_notification)
         if self.is_modern:
@@ -246,7 +246,7 @@ class RawSession(ClientSession):
         return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
 
     async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
-        """As `Connection.follow`. Raises MCPError."""
+        """See `Connection.follow`. Raises MCPError."""
         told = (lambda: None) if self.is_modern else updated  # a modern server tells in the stream: `hears` counts it
         ears = self._followed.setdefault(uri, [])
         ears.append(told)
@@ -279,7 +279,7 @@ class RawSession(ClientSession):
         await self.dispatcher.ended.wait()
 
     async def follow_changes(self) -> None:
-        """Call `on_change` for every change a modern server announces, until the server ends that."""
+        """Call `on_change` for every change that a modern server announces, until the server ends the stream."""
         try:
             async with listen(self, tools_list_changed=True) as subscription:
                 async for event in subscription:
@@ -290,8 +290,8 @@ class RawSession(ClientSession):
 
 
 async def negotiate(session: RawSession, era: Era) -> None:
-    """Find the era: `server/discover` first, the handshake when the server does not know it. Raises ServerFault for a
-    server that has no modern one where that is asked for."""
+    """Negotiate the era: `server/discover` first, the handshake if the server does not know it. Raises ServerFault if
+    the entry demands the modern era and the server has none."""
     if era == "handshake":
         await session.initialize()
         return
@@ -301,16 +301,16 @@ async def negotiate(session: RawSession, era: Era) -> None:
 
 
 def open_http(url: str, client: HttpClient, max_event_bytes: int) -> AbstractAsyncContextManager[Streams]:
-    """Streamable HTTP over a client that the caller owns."""
+    """Open Streamable HTTP over a client that the caller owns."""
     return streamable_http_client(url, http_client=client, max_sse_event_size=max_event_bytes)
 
 
 @asynccontextmanager
 async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIterator[Streams]:
-    """Give the transport that MCP has given up, for servers that have nothing else. It closes the client it is made."""
+    """Open the deprecated SSE transport. It closes the client that `make_client` returns."""
 
     def factory(headers: Any = None, timeout: Any = None, auth: Any = None) -> HttpClient:
-        del headers, timeout, auth  # the client brings its own
+        del headers, timeout, auth  # the client has its own
         return make_client()
 
     async with sse_client(url, httpx_client_factory=factory) as streams:
@@ -318,14 +318,14 @@ async def open_sse(url: str, make_client: Callable[[], HttpClient]) -> AsyncIter
 
 
 def pipe() -> tuple[Any, Any, Any, Any]:
-    """Return streams for a transport of our own: (we write, the session reads), (the session writes, we read)."""
+    """Return the streams of a custom transport: (we write, the session reads), (the session writes, we read)."""
     ours_out, theirs_in = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     theirs_out, ours_in = anyio.create_memory_object_stream[SessionMessage](0)
     return ours_out, theirs_in, theirs_out, ours_in
 
 
 def parse_line(line: bytes) -> SessionMessage | None:
-    """Return the message on a line, or None when it is none. Invalid UTF-8 and lone surrogates are replaced."""
+    """Return the message on a line, or None if it holds none. Invalid UTF-8 and lone surrogates are replaced."""
     try:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValidationError:
@@ -335,31 +335,31 @@ def parse_line(line: bytes) -> SessionMessage | None:
     try:
         value = json.loads(cut_deep(line).decode("utf-8", "replace"))
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        # Not as JSON once more: pydantic's parser reads 200 levels, and one tool's deep schema costs that tool alone.
+        # Validate values, not JSON: pydantic's parser stops at 200 levels, and one deep schema must cost one tool only.
         return SessionMessage(types.jsonrpc_message_adapter.validate_python(json.loads(text), by_name=False))
     except (ValueError, RecursionError):
         return None
 
 
 def is_unheard(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
-    """Return whether it is a notification nobody listens to, such as a log line: dropped before it costs a task."""
+    """Return whether the message is a notification without a listener, such as a log line. It is dropped early."""
     inner = message.message
     said = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
     return said in (LOG, PROGRESS, *_CHANGES) and not hears(said)
 
 
 def line_of(message: SessionMessage) -> bytes:
-    """Return the message as one line."""
+    """Serialize the message as one line."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8", "replace") + b"\n"
 
 
 def is_finer(level: str, than: str) -> bool:
-    """Return whether a log of this level holds more than one of the other ("": none at all)."""
+    """Return whether log level `level` is more verbose than `than` ("": no log at all)."""
     return level in LEVELS and (than not in LEVELS or LEVELS.index(level) < LEVELS.index(than))
 
 
 def forward_log(client: Client, line: Mapping[str, Any]) -> None:
-    """Pass on a log line that the client wants."""
+    """Forward a log message if the client's level includes it."""
     level = line.get("level")
     wanted = client.log_level in LEVELS and level in LEVELS and not is_finer(str(level), client.log_level)
     if client.on_notification is not None and wanted:
@@ -367,7 +367,7 @@ def forward_log(client: Client, line: Mapping[str, Any]) -> None:
 
 
 def progress_to(on_notification: NotificationHandler) -> ProgressFnT:
-    """Pass progress on without the token, which is the SDK's own."""
+    """Return a progress callback that forwards progress without the SDK's own token."""
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         params = {"progress": progress, "total": total, "message": message}

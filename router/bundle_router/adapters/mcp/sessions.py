@@ -1,10 +1,10 @@
-"""Tool servers behind the `ToolServers` port, for callers on any event loop and thread.
+"""The `ToolServers` port over MCP, for callers on any event loop and thread.
 
 Rules:
-1. Connections live on one loop in a thread of their own (see `loop`); what is here only hands over, except for a fresh
-   list and the check of arguments, which are answered on the caller's loop.
+1. Connections live on one loop in a thread of their own (see `loop`). This module only hands requests over, except that
+   a fresh list and the check of arguments are answered on the caller's loop.
 2. Nothing is contacted, started or imported before it is needed.
-3. After `close` nothing is left: no process, no socket, no thread.
+3. After `close` no process, socket or thread is left.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub
 
 LOOK_AGAIN_S: Final = 2.0
-"""How long it holds that a server is, or is not, authorized: tokens run out, and a person may log in elsewhere."""
+"""Seconds that a check for authorization is cached: tokens expire, and a person may log in elsewhere."""
 SchemaOf = Callable[[str, str], Mapping[str, Any] | None]
-"""The schema that a tool's arguments are checked against, by server and tool: the pinned one, say."""
+"""Returns the schema (such as the pinned one) that a tool's arguments are checked against, by server and tool."""
 
 
 class McpSessions:
-    """Create one per process with `bundle_router.adapters.mcp.open_mcp_sessions`."""
+    """Connections to MCP servers. Create one per process, with `bundle_router.adapters.mcp.open_mcp_sessions`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class McpSessions:
             loop = asyncio.get_running_loop()
 
             def end_there() -> None:
-                with contextlib.suppress(RuntimeError):  # the sessions are closed, and so is this
+                with contextlib.suppress(RuntimeError):  # the sessions are closed, and with them the subscription
                     loop.call_soon_threadsafe(end)
 
             return end_there
@@ -176,7 +176,7 @@ class McpSessions:
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
-        """As things stand for a principal; contacts nobody."""
+        """Return the current status of each server for a principal; contacts nobody."""
         return tuple(self._status(server, scope) for server in self._servers.values() if server.traits.is_remote)
 
     def _status(self, server: Server, scope: Scope) -> ServerStatus:
@@ -241,7 +241,7 @@ class McpSessions:
         return entry
 
     def _make_hub(self) -> Hub:
-        """Return the hub, made on first use, on its loop: the import of the SDK takes a second."""
+        """Create the hub on its loop, on first use. Importing the SDK takes a second."""
         with self._making:
             if self._hub is None:
                 with needs_extra("reaching tool servers", "mcp"):

@@ -1,12 +1,12 @@
-"""The stdio transport: our own, as the SDK's has no bounds, stops at invalid UTF-8 and leaves grandchildren behind.
+"""Our own stdio transport. The SDK's has no bounds, stops at invalid UTF-8 and leaves grandchildren behind.
 
 Rules:
-1. A line over the cap ends the connection: nobody knows which call it was the answer to.
-2. What is no message (noise, half a line of JSON) is skipped, counted, and reported at most once a second.
-3. Standard error is read all the time, so a server can't block on it; its end is kept for the report of a crash.
-4. Until it has ended, a server that is told to end is still listened to, so that it does not block on writing; one
-   that said too much is not.
-5. A server that has exited is gone, even if something it left running still holds its standard output.
+1. A line over the maximum size ends the connection, because nobody knows which call it answered.
+2. Lines that are no message (noise, half a line of JSON) are skipped, counted, and reported at most once a second.
+3. Standard error is read all the time, so that the server can't block on it. Its end is kept for a crash report.
+4. A server that is being ended is still read from until it has ended, so that it does not block on writing; one that
+   sent too much is not.
+5. A server that has exited is gone, even if a process it started still holds its standard output.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
 
 FIRST_NUMBER: Final = 1_000_000_000
-"""Of our own requests: the SDK counts from 1."""
+"""First id of our own requests; the SDK counts from 1."""
 _CHUNK: Final = 65_536
 _DRAIN_S: Final = 0.2
-"""How long what an exited server wrote may take to be read, and the exit of one that went silent to be known."""
+"""Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
 
 Report = Callable[..., None]
-"""`report(level, name, **fields)`: where the operator hears of it."""
+"""Reports to the operator: `report(level, name, **fields)`."""
 
 
 class LineRequests:
-    """Requests of one connection beside the SDK, a line each, whose answers are taken before it sees them."""
+    """Requests of one connection, one line each, that bypass the SDK. Their answers are taken before it sees them."""
 
     def __init__(self, process: Process) -> None:
         self.number = FIRST_NUMBER
@@ -51,14 +51,14 @@ class LineRequests:
     async def request(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
-        """As `posting.RequestCarrier.request`; what is said beside an answer reaches the SDK."""
+        """See `posting.RequestCarrier.request`. Notifications beside an answer reach the SDK."""
         if self._ended is not None:
             raise self._ended
         number, self.number = self.number, self.number + 1
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            with contextlib.suppress(OSError):  # whoever reads its output learns why, and ends this
+            with contextlib.suppress(OSError):  # the reader of its output learns why, and fails this request
                 self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
                 await self._process.stdin.drain()
             return await answer
@@ -73,7 +73,7 @@ class LineRequests:
         self._process.stdin.write(encode_small(message).encode("utf-8", "replace") + b"\n")
 
     async def take(self, line: bytes) -> bool:
-        """Return whether the line was the answer to one of these, perhaps to one that nobody waits for any more."""
+        """Return whether the line answers one of these requests, perhaps one whose caller no longer waits."""
         if self.number == FIRST_NUMBER:
             return False
         message = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
@@ -94,7 +94,7 @@ class LineRequests:
         return True
 
     def close(self, fault: ServerFault | None = None) -> None:
-        """End the requests under way, as by us where there is no fault."""
+        """Fail the requests in progress with `fault`; default: the connection was closed by us."""
         fault = self._ended = fault or ServerFault("closed", "the connection was closed during the call")
         for answer in self._waiting.values():
             if not answer.done():
@@ -102,7 +102,7 @@ class LineRequests:
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object on a line; invalid UTF-8 is replaced, and an id that is text becomes a number."""
+    """Parse the JSON object on a line. Invalid UTF-8 is replaced, and an id of digits becomes a number."""
     message = read_object(line) or read_object(line.decode("utf-8", "replace").encode())
     if message is not None and isinstance(named := message.get("id"), str) and named.isdecimal() and len(named) < 19:
         message["id"] = int(named)
@@ -110,7 +110,7 @@ def _message(line: bytes) -> dict[str, Any] | None:
 
 
 class Pipes:
-    """One server's process and the two tasks that carry its lines."""
+    """One server's process, and the tasks that read and write its lines."""
 
     def __init__(self, process: Process, bounds: Bounds, report: Report) -> None:
         self.process = process
@@ -124,7 +124,7 @@ class Pipes:
         self._told_at = 0.0
 
     async def read(self, session: Any) -> None:
-        """Lines to messages, until the output or the process ends; then the session is told."""
+        """Turn lines into messages until the output or the process ends; then tell the session."""
         reading = asyncio.ensure_future(self._read_lines(session))
         exiting = asyncio.ensure_future(self.process.exited.wait())
         try:
@@ -183,7 +183,7 @@ class Pipes:
             self._stderr = (self._stderr + chunk)[-self._bounds.max_stderr_bytes :]
 
     async def write(self, session: Any) -> None:
-        """Messages to lines. Ends when the session or the server's input does."""
+        """Turn messages into lines until the session or the server's input ends."""
         with contextlib.suppress(OSError, anyio.ClosedResourceError):
             async for message in session:
                 self.process.stdin.write(sdk.line_of(message))
@@ -198,7 +198,7 @@ class Pipes:
 async def open_stdio(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Report
 ) -> AsyncIterator[tuple[sdk.Streams, Pipes]]:
-    """Start the server and give its streams. On the way out the server is ended, even if the caller is cancelled."""
+    """Start the server and yield its streams. On exit the server is ended, even if the caller is cancelled."""
     process = await _start_process(command, supervisor, bounds)
     pipes = Pipes(process, bounds, report)
     to_session, session_reads, session_writes, from_session = sdk.pipe()
@@ -216,7 +216,7 @@ async def open_stdio(
 
 
 async def _start_process(command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds) -> Process:
-    """Start it; a caller that is cancelled meanwhile leaves nothing half started behind."""
+    """Start the process. If the caller is cancelled meanwhile, no half-started process is left."""
     starting = asyncio.get_running_loop().create_task(supervisor.start(command))
     try:
         await _to_the_end(starting)
@@ -229,7 +229,7 @@ async def _start_process(command: ServerCommand, supervisor: ProcessSupervisor, 
 
 
 async def _to_the_end(task: asyncio.Task[Any]) -> None:
-    """Wait for the task even if cancelled, once or twice; the cancellation comes after."""
+    """Wait for the task even if cancelled once or twice, and raise the cancellation afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -1,23 +1,24 @@
-"""Runs as one process between the router and all its stdio servers: starts them, and ends all they ever started.
+"""The supervisor: one process between the router and all its stdio servers. It starts them, and ends all their
+processes.
 
     python -I -S supervision.py ROUTER_FD IMPORT_ROOT
 
 The router hands over a server as four descriptors (its control socket, standard input, output and error) with one byte,
-and writes the server's plan to the control socket as one JSON line. Any byte after it asks for the server's end, `!` at
-once. What is said back there, one JSON object a line: `pid`, `failed`, `exited`. When nothing is left of the server,
-this end of its control socket is closed.
+and writes the server's plan to the control socket as one JSON line. Any byte after it asks for the server's end, `!`
+for its end at once. The supervisor answers there with JSON lines: `pid`, `failed`, `exited`. It closes its end of the
+control socket when no process of the server is left.
 
 Rules:
-1. Whatever a server starts descends from this process, which adopts orphans. (Linux. Elsewhere the group is all.)
-2. An orphan's server is known by a limit that the kernel keeps and no longer enforces (RLIMIT_LOCKS): it comes along to
-   another process group, another session, a double fork and a cleared environment. One whose server is gone is killed;
-   one that got rid of the mark (root can) goes with the router at the latest.
-3. When the router says so, or is gone, however it went (the sockets end), a server gets `polite_s` to end by itself, as
-   its standard input has ended too; then SIGTERM to all that is left of it and `term_s`; then SIGKILL, until there is
-   nobody. A server that ended by itself takes what it left running with it. All of that for one server delays no other.
-4. A server's home goes last, whether or not the router is still there to remove it.
-5. This process holds neither end of a server's pipes: their ends are seen by the router at once.
-6. The standard library and the sandbox's calls only: it is started without site-packages. Only `poll` waits.
+1. Every process of a server descends from the supervisor, which adopts orphans. (Linux. Elsewhere: the process group.)
+2. An orphan is matched to its server by a mark in RLIMIT_LOCKS, a limit that the kernel keeps but no longer enforces.
+   It survives a new process group, a new session, a double fork and a cleared environment. Orphans of a server that is
+   gone are killed. One that removed its mark (root can) is killed with the router at the latest.
+3. When the router asks for it, or is gone for any reason (its sockets end), a server gets `polite_s` to end by itself
+   with its standard input closed; then all its processes get SIGTERM, and after `term_s` SIGKILL until none is left. A
+   server that ended by itself is cleaned up in the same way. No server delays another.
+4. A server's home is removed last, whether or not the router still exists.
+5. The supervisor keeps no end of a server's pipes, so the router sees at once when they close.
+6. It uses only the standard library and the sandbox's system calls, and runs without site-packages. Only `poll` waits.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ POLL_S = 0.02
 CANT_START = 127
 AT_ONCE = b"!"
 RLIMIT_LOCKS = 10
-"""Linux's number of it; Python has no name for it."""
+"""Linux's number of the limit; Python has no name for it."""
 _TOP = 1 << 60
 _STRIDE = 1 << 24
-"""A nested router marks its own servers below the mark it was given, within the stride."""
+"""Distance between the marks of two servers. A nested router marks its servers within it."""
 
 
 def main(router: int, import_root: str) -> None:
-    """Serve until the router's socket has ended and nothing is left of any server."""
+    """Run until the router's socket has ended and no process of any server is left."""
     if sys.platform == "linux":
         sys.path.append(import_root)
         from bundle_router.tools.sandbox import linux
@@ -63,7 +64,7 @@ def _watch_children() -> int:
 
 
 class SupervisedServer:
-    """One server as this process knows it: its plan, its process, and how far its end has come."""
+    """The supervisor's view of one server: its plan, its process, and how far its shutdown is."""
 
     def __init__(self, number: int, control: socket.socket, pipes: list[int]) -> None:
         self.number = number
@@ -80,7 +81,7 @@ class SupervisedServer:
         self._line = b""
 
     def read_orders(self) -> None:
-        """Read what the router says. The end of it is the wish that the server end."""
+        """Read the router's orders. A closed socket counts as an order to end the server."""
         try:
             part = self.control.recv(65_536)
         except BlockingIOError:
@@ -100,7 +101,7 @@ class SupervisedServer:
             self._start()
 
     def report(self, **fields: object) -> None:
-        """Tell the router. One that is gone must not keep this process from ending the server."""
+        """Report to the router. If the router is gone, the report is dropped, and the server is still ended."""
         with contextlib.suppress(OSError):
             self.control.send(json.dumps(fields).encode("ascii") + b"\n")
 
@@ -118,7 +119,7 @@ class SupervisedServer:
             self.report(pid=self.pid)
 
     def _become(self, supervisor: int) -> None:
-        """In the child: its own session, its folder, its environment, and then the server. Does not return."""
+        """In the child: set its session, folder and environment, then execute the server. Does not return."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM):
@@ -150,7 +151,7 @@ class SupervisedServer:
         return float(str(self.plan[name]))
 
     def remove_home(self) -> None:
-        import shutil  # only now: it would be a third of what this process weighs
+        import shutil  # only here: it is a third of this process's memory
 
         if self.plan:
             shutil.rmtree(str(self.plan["home"]), ignore_errors=True)
@@ -172,7 +173,7 @@ class Supervision:
                 self._pause()
                 self._reap()
                 self._advance_all(time.monotonic())
-        except Exception as error:  # what this process did not foresee must be heard of, and leave nobody behind
+        except Exception as error:  # report an unforeseen error, and leave no server behind
             for server in self._servers.values():
                 server.report(failed=f"the supervisor failed: {type(error).__name__}: {error}")
             raise
@@ -188,7 +189,7 @@ class Supervision:
             self._reap()
 
     def _pause(self) -> None:
-        """Wait for a byte from the router, an end of a child, or the next look at what is being ended."""
+        """Wait until the router writes, a child ends, or the next shutdown step is due."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._router is not None:
@@ -207,7 +208,7 @@ class Supervision:
                 self._take_over(self._router)
 
     def _take_over(self, router: socket.socket) -> None:
-        """Take one server, or the news that the router is gone."""
+        """Accept one server from the router, or note that the router is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(router, 1, 4)
         except BlockingIOError:
@@ -224,7 +225,7 @@ class Supervision:
             control.setblocking(False)
             self._servers[control.fileno()] = SupervisedServer(self._count, control, descriptors[1:])
             self._count += 1
-        else:  # no descriptor was free here: the router sees it as the end of the control socket
+        else:  # no descriptor was free: the router sees the control socket end
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -269,7 +270,7 @@ class Supervision:
             server.control.close()
 
     def _remaining_processes(self, *, all_ended: bool) -> dict[int, list[int]]:
-        """Return the processes left of each server, nearest first, by its number. Kills those of servers gone."""
+        """Return the remaining processes by server number, nearest first. Kills those of servers that are gone."""
         of_pid = {server.pid: server.number for server in self._servers.values() if server.pid and not server.ended}
         if sys.platform != "linux":
             return {number: [pid] for pid, number in of_pid.items()}
@@ -306,7 +307,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _top() -> int:
-    """Return the mark that those of the servers begin below: the one this process was given itself, if it was."""
+    """Return the upper bound of the servers' marks: this process's own mark if it has one."""
     import resource
 
     own = resource.getrlimit(RLIMIT_LOCKS)[1]
@@ -314,16 +315,16 @@ def _top() -> int:
 
 
 def _mark(number: int) -> None:
-    """Give this process, and so all that it starts, the mark of the server with this number."""
+    """Give this process, and so all its descendants, the mark of the server with this number."""
     import resource
 
     mark = _top() - 1 - number * _STRIDE
-    with contextlib.suppress(OSError, ValueError):  # then what it leaves behind goes with the router at the latest
+    with contextlib.suppress(OSError, ValueError):  # an unmarked server's orphans are killed with the router
         resource.setrlimit(RLIMIT_LOCKS, (mark, mark))
 
 
 def _mark_of(pid: int) -> int | None:
-    """Return the number of the server whose mark the process carries, None where there is none."""
+    """Return the number of the server whose mark the process carries, or None."""
     try:
         with open(f"/proc/{pid}/limits", encoding="ascii") as limits:  # noqa: PTH123  # pathlib costs 5 ms here
             mark = next(line.split()[-2] for line in limits if line.startswith("Max file locks"))
@@ -333,7 +334,7 @@ def _mark_of(pid: int) -> int | None:
 
 
 def _children_of_this_process() -> set[int]:
-    """Return its direct children, or -1 where the kernel does not say."""
+    """Return the pids of its direct children, or {-1} if the kernel does not say."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:  # noqa: PTH123  # as above
@@ -343,7 +344,7 @@ def _children_of_this_process() -> set[int]:
 
 
 def processes_by_parent() -> dict[int, list[int]]:
-    """Return every process by its parent, as /proc shows them now. Empty where there is no /proc."""
+    """Return the pids of all processes, by parent, as /proc shows them now. Empty without /proc."""
     children: dict[int, list[int]] = {}
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # as above
@@ -367,7 +368,7 @@ def _descendants_of(root: int, children: dict[int, list[int]]) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
+    """Return the pids of all descendants of `root`, nearest first, as /proc shows them now. Empty without /proc."""
     return _descendants_of(root, processes_by_parent())
 
 

@@ -1,10 +1,10 @@
 """OAuth tokens on disk: one private file per server address and principal, outside of every run directory.
 
 Rules:
-1. A file is 0600 in a folder that is 0700, written beside and renamed; one that others can read is not used.
+1. A file has mode 0600 in a folder with mode 0700, and is replaced atomically. A file that others can read is not used.
 2. The key is the address and the principal, so a token is found only for the server it was issued for.
-3. A refresh token may be good for one use, so whoever is about to use it holds `locked`, also against other processes,
-   and looks again first.
+3. A refresh token may be valid for one use only. So hold `locked`, which excludes other processes too, before using it,
+   and read the file again first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 LOCK_S: Final = 10.0
-"""How long is waited for somebody else's refresh."""
+"""Seconds to wait for another caller's refresh."""
 _LOOK_S: Final = 0.05
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/bundle-router/tokens`, or the same beneath `~/.local/share`; for a user without a home, a place
-    where nothing can be kept."""
+    """Return `$XDG_DATA_HOME/bundle-router/tokens`, or the same below `~/.local/share`. For a user without a home it is
+    a path where nothing can be stored."""
     data = environ.get("XDG_DATA_HOME", "")
     try:
         base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
@@ -38,7 +38,7 @@ def default_folder(environ: Mapping[str, str]) -> Path:
 
 
 class TokenFile:
-    """What is kept for one server and principal: JSON objects by name."""
+    """The stored values of one server and principal: JSON objects by name."""
 
     def __init__(self, folder: Path, url: str, principal: str) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class TokenFile:
 
     @property
     def stamp(self) -> tuple[int, int] | None:
-        """Another one after every change; None while there is no file."""
+        """A value that differs after every change of the file; None without a file."""
         try:
             about = self._path.stat(follow_symlinks=False)
         except OSError:
@@ -61,7 +61,7 @@ class TokenFile:
         return about.st_ino, about.st_mtime_ns
 
     def why_unusable(self, now: float) -> str:
-        """Return why there is no token to send and none to be had without a person; empty when there may be. `now` in
+        """Return why there is no usable token, and none can be had without a person; empty if there may be. `now` is in
         seconds since 1970."""
         found = self._read_all()
         tokens = found.get("tokens")
@@ -73,8 +73,8 @@ class TokenFile:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Alone with the file, among all who ask so; after `LOCK_S` without, as a lock must not be worth more than a
-        call; without it where no file can be made."""
+        """Hold the file's lock. After `LOCK_S` go on without it, since a lock must not cost more than a call; also
+        where no file can be created."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._make_folder()
@@ -92,7 +92,7 @@ class TokenFile:
             os.close(descriptor)
 
     def remove(self) -> bool:
-        """Forget everything; False where there was nothing. Raises OSError."""
+        """Delete the file; return whether there was one. Raises OSError."""
         try:
             self._path.unlink()
         except (FileNotFoundError, NotADirectoryError):
@@ -100,11 +100,11 @@ class TokenFile:
         return True
 
     def read(self, name: str) -> Any:
-        """Return the value, or None when there is none, or none that can be trusted."""
+        """Return the named value, or None if there is none that can be trusted."""
         return self._read_all().get(name)
 
     def write(self, **values: Any) -> None:
-        """Keep the values, beside those of other names. Raises OSError."""
+        """Store the values; other names keep theirs. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._read_all(), "server": self._url, **values})
         beside = self._path.with_suffix(f".{os.getpid()}.tmp")

@@ -1,8 +1,8 @@
-"""From a server's entry to its way: which transport, with which command or headers, and whether it is permitted at all.
+"""From a server's entry to its transport, with its command or headers, and whether connecting is permitted at all.
 
 Rules:
-1. What the config can't grant itself is refused here: stdio outside of development mode, SSE that is not marked legacy.
-2. References to the environment are resolved when a connection is made, and held by that connection alone.
+1. What a config can't grant itself is refused here: stdio outside of development mode, SSE that is not marked legacy.
+2. References to the environment are resolved when a connection is made; only that connection holds the values.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSetting:
-    """How servers are connected to. `environ` is what `${NAME}` refers to; `development` permits stdio; `workspace` is
-    the folder that stdio servers are started in; `client` is the name and version that servers are told."""
+    """How to connect to servers. `environ` resolves `${NAME}`; `development` permits stdio; `workspace` is the folder
+    that stdio servers start in; `client` is the name and version that servers are told."""
 
     bounds: Bounds = DEFAULT_BOUNDS
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -43,7 +43,7 @@ class ConnectionSetting:
 
 
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
-    """Return why the server may not be connected to, whatever its state."""
+    """Return why connecting to the server is not permitted, whatever its state; None if it is."""
     if not server.enabled:
         return ServerFault("not_permitted", "it is switched off")
     if server.traits.starts_process and not development:
@@ -57,7 +57,7 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
 
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
-    """Return the process that a stdio server is. Raises ServerFault."""
+    """Return the command of a stdio server. Raises ServerFault."""
     environ, bounds = setting.environ, setting.bounds
     return ServerCommand(
         server=server.name,
@@ -71,7 +71,7 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
 
 
 def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of an HTTP server. Raises ServerFault."""
+    """Return the configured headers of an HTTP server. Raises ServerFault."""
     headers = {name: value.strip() for name, value in _resolve_values(server.headers, environ).items()}
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():
@@ -87,7 +87,7 @@ def _resolve_values(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, st
 
 
 class StdioWire:
-    """A process has no state that others could see, as it is nobody else's; it is all the run's own."""
+    """The wire of a stdio server. Its process belongs to one run, so it has no state that others share."""
 
     stateful = True
 
@@ -162,7 +162,7 @@ async def http_wire(
 
 
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""`${NAME}` in headers and environments: the values are never in the config."""
+"""`${NAME}` in headers and environments. The values themselves are never in the config."""
 
 
 class MissingReference(LookupError):
@@ -174,7 +174,7 @@ class MissingReference(LookupError):
 
 
 def resolve_references(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the pairs with every reference replaced. Raises MissingReference for one that is unset or empty."""
+    """Return the pairs with every reference resolved. Raises MissingReference for a variable that is unset or empty."""
 
     def value_of(match: re.Match[str]) -> str:
         value = environ.get(match[1], "")
