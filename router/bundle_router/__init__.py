@@ -1,4 +1,4 @@
-"""Bundle Router: which bundles of tools a workflow step may see, and why.
+"""Bundle Router: decides which bundles of tools a workflow step may see, and records why.
 
     from bundle_router import Router, Step
 
@@ -6,9 +6,8 @@
         decision = await router.route(Step(run_id="r-42", workflow="feature", role="implementer", step="edit"))
         decision.bundle_ids
 
-Importing this package loads nothing heavy; the names below are loaded when they are first used. So are its modules for
-others: `errors`, `tool` (what a tool's author imports), `serving` (the MCP endpoint), `ext` (for frameworks) and
-`testing` (fakes).
+Importing this package loads nothing heavy: the names below load at first use. So do its modules for other readers:
+`errors`, `tool` (for authors of tools), `serving` (the MCP endpoint), `ext` (for frameworks) and `testing` (fakes).
 """
 
 from __future__ import annotations

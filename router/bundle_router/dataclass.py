@@ -1,8 +1,8 @@
-"""`dataclass`, as the standard library's, for modules that every command loads.
+"""`dataclass`, as in the standard library, for modules that every command loads.
 
-The standard library compiles six methods for a frozen class when it is made, which was a third of the CPU of a cold
-`bundle-router route`. Here one is, `__init__`, for the first value; the others read a class's fields by one getter.
-One of many fields is filled while it is of a class that is not frozen, at half the price and less.
+The standard library compiles six methods when it makes a frozen class, which was a third of the CPU of a cold
+`bundle-router route`. This one compiles `__init__` alone, for the first value; the other methods read the fields
+through one getter. It fills a value of more than three fields while its class is not frozen yet, at half the price.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ else:
 
 
 class _Init:
-    """Stands for the `__init__` of a class until it is first looked up: a command makes values of a third of them."""
+    """Compiles a class's `__init__` when it is first looked up: a command makes values of a third of the classes."""
 
     def __init__(self, made: type) -> None:
         self._made = made
@@ -53,7 +53,7 @@ class _Init:
 
 
 def _init_of(made: type) -> Callable[..., None]:
-    """Return the `__init__` of a class of fields, compiled."""
+    """Compile the `__init__` of a class of fields."""
     names: dict[str, Any] = {"_MISSING": MISSING, "_frozen": made, "_as": object.__dict__["__class__"].__set__}
     if has_many := len(fields(made)) > 3 and not hasattr(made, "__orig_bases__"):  # no generic one
         names["_open"] = type(made.__name__, made.__bases__, {**_OPEN, "__slots__": made.__dict__["__slots__"]})
@@ -104,6 +104,6 @@ def _refuse(_self: object, name: str, *_value: object) -> None:
 
 
 def _set_state(self: object, state: tuple[None, dict[str, Any]]) -> None:
-    """Take over what a copy, or another process, holds."""
+    """Restore the fields of a copied or unpickled value."""
     for name, value in state[1].items():
         object.__setattr__(self, name, value)

@@ -1,22 +1,22 @@
-"""Everything Bundle Router raises, split by who is at fault.
+"""The errors that Bundle Router raises, grouped by who is at fault.
 
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
-    ├── RequestError           the caller asked for something it can't have
-    │   ├── InvalidStep        a `Step` can't be made of these values; a ValueError, too
+    ├── RequestError           the caller asked for something that is not possible
+    │   ├── InvalidStep        a `Step` can't be made of these values; also a ValueError
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
     │   ├── KeyConflict        the key of a step or call was used before, with other contents
     │   └── WrongContext       a sync method inside a running event loop, or the reverse
-    ├── RunBusy                others kept the run's records for too long (says who); nothing was written
+    ├── RunBusy                other processes held the run's records for too long; nothing was written
     ├── StorageError           the run directory can't be written; the decision was not returned
-    ├── CorruptRun             a run directory's records do not add up
-    ├── CorruptPins            a pin file can't be read, or its texts and digests do not agree
-    ├── NotInstalled           an optional part is asked for, and its extra is not installed
-    └── ToolFailure            a tool could not do what it was asked (agents see it as an error result)
+    ├── CorruptRun             a run directory's records are damaged or were changed
+    ├── CorruptPins            a pin file can't be read, or its texts and digests do not match
+    ├── NotInstalled           an optional part is used whose extra is not installed
+    └── ToolFailure            a tool failed (agents see it as an error result)
 
-`message` says what and where; `advice` says what a person can do and is kept apart, so that a log line
-stays one line. `exit_code` is the command line's exit status (see README, "Exit codes").
+`message` says what is wrong and where. `advice` says what a person can do; it is separate, so that a log line stays
+one line. `exit_code` is the command line's exit status (see README, "Exit codes").
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import ClassVar, Final
 
 
 class RouterError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
     exit_code: ClassVar[int] = 4
 
@@ -43,12 +43,12 @@ class RouterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong (or risky) in the config: where it is and what to do about it.
+    """A problem of the config: what is wrong or risky, where, and what to do about it.
 
     `file` is as the user would type it, `line` starts at 1 (0: the whole file), `path` is the key path
-    (`routes[3].bundles[0]`). `level` is `error`, `warning` (dead or pointless) or `risk` (legal, but look at it);
-    the last two carry `rule`, a stable word. `column` starts at 1 (0: the whole line); as text it is said only where
-    there is no key path, since the file is not TOML at all.
+    (`routes[3].bundles[0]`). `level` is `error`, `warning` (no effect) or `risk` (allowed, but to be looked at); the
+    last two have `rule`, a stable word. `column` starts at 1 (0: the whole line); the text names it only where there is
+    no key path, because the file is not TOML.
     """
 
     file: str
@@ -92,19 +92,19 @@ class RequestError(RouterError):
 
 
 class InvalidStep(RequestError, ValueError):
-    """A `Step` or `StepPolicy` can't be made of these values: the message names each field, and what it must be."""
+    """A `Step` or `StepPolicy` can't be made of these values. The message says what each wrong field must be."""
 
 
 class UnknownRun(RequestError):
-    """The run is neither open here nor found under the runs directory."""
+    """The run is not open here, nor found under the runs directory."""
 
 
 class UnknownArtifact(RequestError):
-    """Neither the run nor an ancestor of it has this artifact."""
+    """Neither the run nor any of its ancestors has this artifact."""
 
 
 class KeyConflict(RequestError):
-    """The key of a step or a call stands in the run already, with other contents: the message names what differs."""
+    """The run has the key of a step or call already, with other contents. The message names the difference."""
 
 
 class WrongContext(RequestError):
@@ -112,8 +112,8 @@ class WrongContext(RequestError):
 
 
 class RunBusy(RouterError):
-    """Others held the run's records, or kept moving them, for too long. Nothing was written and the run stands where it
-    stood; trying again is safe. `pid` is that of who held them, 0 if unknown."""
+    """Other processes held the run's records, or kept appending to them, for too long. Nothing was written; trying
+    again is safe. `pid` is the process that held them, 0 if unknown."""
 
     def __init__(self, message: str, *, pid: int = 0, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -152,31 +152,31 @@ STORAGE_FAULTS: Final = {
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """Return the StorageError for a failed call; `what` says what could not be done and where."""
+    """Return the StorageError for a failed call; `what` says which operation failed and where."""
     code = error.errno or 0
     kind, advice = STORAGE_FAULTS.get(code, ("io_error", "check the disk and the system log"))
     return StorageError(f"{what}: {error.strerror or error} (errno {code})", kind=kind, advice=advice)
 
 
 class CorruptRun(RouterError):
-    """A record in the middle of a run is unreadable or the hash chain is broken. Reported, never skipped."""
+    """A record in the middle of a run is unreadable, or the hash chain is broken. Reported, never skipped."""
 
     exit_code = 5
 
 
 class CorruptPins(RouterError):
-    """A pin file is not one, or was edited by hand: no tool of its server may be used on the strength of it."""
+    """A pin file is invalid or was edited by hand. No tool of its server may be used because of it."""
 
     exit_code = 5
 
 
 class NotInstalled(RouterError):
-    """An optional part is asked for, and the extra that brings its library is not installed."""
+    """An optional part is used, and the extra that installs its library is missing."""
 
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Raise NotInstalled, which names the extra, where an import within finds that a library is not there."""
+    """Raise NotInstalled with the extra's name where an import in this block fails because a library is missing."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -187,20 +187,20 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 def expect(what: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
-    """Say in a sentence that a parameter is of another kind than it has to be. Raises RequestError."""
+    """Raise RequestError, with a sentence, if a parameter is not of the kinds it must be."""
     if not isinstance(value, kinds):
         raise RequestError(f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example)
 
 
 def refuse_windows(platform: str) -> None:
-    """Say in a sentence what would be a failed import. Raises RouterError."""
+    """Raise RouterError, with a sentence, on Windows, where an import would fail."""
     if platform == "win32":
         message = "Bundle Router does not run on Windows, which lacks the file locks that its records need"
         raise RouterError(message, advice="run it under WSL")
 
 
 class ToolFailure(RouterError):
-    """A tool could not do what it was asked. `code` is a short machine-readable word, e.g. `not_found`."""
+    """A tool failed. `code` is a short machine-readable word, e.g. `not_found`."""
 
     def __init__(self, message: str, *, code: str = "failed", advice: str = "") -> None:
         super().__init__(message, advice=advice)

@@ -1,6 +1,6 @@
-"""One Protocol per effect. The engine knows these; `bundle_router.wiring` gives it the adapters behind them.
+"""The ports: one Protocol for each effect. The engine knows these alone; `bundle_router.wiring` passes it the adapters.
 
-A fake that implements a port is in `bundle_router.testing`; one contract suite runs against the fake and the adapter.
+`bundle_router.testing` has fakes of the ports; one contract suite runs against the fake and the adapter.
 """
 
 from __future__ import annotations
@@ -32,64 +32,63 @@ from bundle_router.core.tools.transport.tool_servers import (
 T = TypeVar("T")
 
 Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
-"""Of a model client: not begun, loading, usable, not installed, or installed and not loadable."""
+"""The state of a model client: not started, loading, usable, not installed, or installed but not loadable."""
 
 
 class Clock(Protocol):
-    """Time, read once per use. Durations and lifetimes use `monotonic_ns`; only records carry `now`."""
+    """Reads the time. Durations and lifetimes use `monotonic_ns`; only records contain `now`."""
 
     def now(self) -> str:
-        """RFC 3339 UTC with microseconds, e.g. `2026-11-21T08:02:00.123456Z`."""
+        """Return RFC 3339 UTC with microseconds, e.g. `2026-11-21T08:02:00.123456Z`."""
 
     def monotonic_ns(self) -> int: ...
 
 
 class Redactor(Protocol):
-    """Takes secrets out of text. Idempotent: redacting twice gives the same text."""
+    """Removes secrets from text. Idempotent: redacting twice gives the same text."""
 
     def redact(self, text: str) -> str: ...
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the same for several texts at the price of one look. Without a secret, `texts` itself."""
+        """Redact several texts at the price of one. Without a secret, returns `texts` itself."""
 
     def is_clean(self, text: str) -> bool:
-        """Return whether `redact` would leave the text as it is. May be False for clean text, never True for a
-        secret."""
+        """Return whether `redact` would not change the text. May be False for clean text, never True for a secret."""
 
     def redact_value(self, value: Any) -> Any:
-        """Return the same for every string (keys included) in a JSON value; the value itself is not changed."""
+        """Return a JSON value with every string in it redacted, keys included; the value itself is not changed."""
 
     def keep(self, name: str, value: str) -> None:
-        """Take this value out as well from now on: a token that was made while the program runs. From any thread."""
+        """Redact this value too from now on: a token that was made while the program runs. From any thread."""
 
 
 class Diagnostics(Protocol):
-    """What the operator should know, on standard error. Never raises, never writes to standard output."""
+    """Tells the operator about events, on standard error. Never raises, never writes to standard output."""
 
     def event(self, level: str, name: str, **fields: object) -> None:
-        """`level` is `debug`, `info`, `warning` or `error`; `name` is a past-tense word such as `log.healed`."""
+        """Report an event. `level` is `debug`, `info`, `warning` or `error`; `name` like `log.healed`."""
 
 
 class Capabilities(Protocol):
-    """Looks up what is present on this machine, cached by the monotonic clock."""
+    """Looks up what exists on this machine, with a cache by the monotonic clock."""
 
     def present(self, names: Sequence[str]) -> frozenset[str]:
-        """Return which of `env:NAME` and `binary:NAME` exist now."""
+        """Return those of the names `env:NAME` and `binary:NAME` that exist now."""
 
 
 class Scratch(Protocol):
-    """Files that are handed to a tool for one call."""
+    """Files that a tool gets for one call."""
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
-        """Return the absolute path of a read-only file with these bytes, alone in a new folder inside `within` (empty:
-        where the system keeps temporary files). Raises StorageError."""
+        """Write a read-only file, alone in a new folder inside `within` (empty: the system's temporary folder), and
+        return its absolute path. Raises StorageError."""
 
     def close(self) -> None:
-        """Take the files away."""
+        """Delete the files."""
 
 
 class ArtifactStore(Protocol):
-    """Content-addressed bytes of one run."""
+    """Stores the bytes of one run's artifacts by their digest."""
 
     def put(self, data: bytes) -> str:
         """Store the bytes and return their digest. Raises StorageError (and leaves nothing behind), CorruptRun."""
@@ -99,126 +98,125 @@ class ArtifactStore(Protocol):
 
 
 class RunLog(Protocol):
-    """One run, as one process reads and appends it. Nobody holds a run: every process reads and appends side by side.
+    """The log of one run, as one process reads and appends it. No process owns a run: all read and append side by side.
 
-    A log stands behind the records it has given so far; what it has not given yet is news. The caller holds a lock of
-    its own around everything but `sync` and the artifacts.
+    The log remembers which records it has returned; others are news. The caller holds a lock of its own around
+    everything but `sync` and the artifacts.
     """
 
     @property
     def path(self) -> str:
-        """Where the run is, for people."""
+        """The run's place, for people."""
 
     @property
     def header(self) -> RunHeader:
-        """What `run.json` says of the run, as it was when the run began."""
+        """The contents of `run.json`, as written when the run began."""
 
     @property
     def id_prefix(self) -> str:
-        """What ids of the run's decisions and calls begin with: unique over machines (see `nonce` in the header)."""
+        """The prefix of the run's decision and call ids, unique over machines (see `nonce` in the header)."""
 
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
-        """Torn ends that this log cut off so far; report them."""
+        """Torn ends that this log has cut off so far, for the report."""
 
     @property
     def next_seq(self) -> int:
-        """The number of records given or written so far: the sequence number of the next, if no news come first."""
+        """The number of records returned or written so far: the `seq` of the next one, if no news come first."""
 
     def news(self) -> Iterable[Record]:
-        """Return the records that came since the last look, in order, of whoever wrote them; all of them the first
-        time. To be consumed whole. Costs one look at sizes (or one query) where nothing came. Raises CorruptRun,
-        StorageError.
+        """Return the records that any process appended since the last look, in order; the first time all of them.
+        Consume it whole. Costs one look at sizes (or one query) where there are none. Raises CorruptRun, StorageError.
         """
 
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Write one record (adds `seq`, `prev`, `hash`) behind everything that is there, and give what came before.
+        """Append one record (adds `seq`, `prev`, `hash`) behind all others, and return what came before it.
 
-        `only_at`: compare and append. Nothing is written unless the run holds exactly that many records, and all of
-        them were given before. A run that was closed is open again by an append.
+        `only_at`: compare and append. Nothing is written unless the run has exactly that many records and all of them
+        were returned before. Appending to a closed run opens it again.
 
-        Raises RunBusy when the store could not be had within `wait_s`, StorageError when the record was not written; a
-        later append may succeed. After a `sync` that failed it refuses, whatever the record: see there.
+        Raises RunBusy when the store was not free within `wait_s`, StorageError when the record was not written; a
+        later append may succeed. After a failed `sync` every append is refused (see there).
         """
 
     def record(self, seq: int) -> Record:
-        """Return one record that was given before, read again. Raises KeyError."""
+        """Read one record again that was returned before. Raises KeyError."""
 
     def put_catalog(self, revision: str, text: str) -> None:
-        """Keep the text of a catalog revision with the run, where it is not there yet. Before a decision names it."""
+        """Store the text of a catalog revision with the run unless it is there, before a decision names it."""
 
     def sync(self) -> None:
         """Return when everything appended so far survives power loss (durability `disk`); else return at once.
 
         Blocks for milliseconds with `disk`: not for an event loop's thread.
 
-        When it raises StorageError, records that were appended and not synced are neither kept nor taken back: nobody
-        knows what the disk holds. What rests on them must not be returned or become current, and this log refuses every
-        further append and sync. Close it and open the run again: what is on disk then, counts.
+        After it raised StorageError nobody knows whether the disk holds the records that were not synced. Nothing that
+        rests on them may be returned or become current, and this log refuses every further append and sync. Close it
+        and open the run again: what is on disk then counts.
         """
 
     def artifacts(self) -> ArtifactStore: ...
 
     def close(self) -> tuple[Writer, ...]:
-        """Let go of the run. If it was written to here and nobody else has it open, write its end (`closed`, chain
-        head, count); else gives those others. Idempotent, and lets go even when it raises."""
+        """Close the log. If this process wrote to the run and no other has it open, write the run's end (`closed`,
+        chain head, count); else return the others. Idempotent, and closes even when it raises."""
 
 
 class RunStore(Protocol):
-    """Where runs live."""
+    """Opens and creates runs."""
 
     @property
     def blocks(self) -> bool:
-        """Whether reading and appending take a round trip: not for an event loop's thread then."""
+        """Whether reading and appending take a round trip, and so are not for an event loop's thread."""
 
     @property
     def writer(self) -> str:
-        """The token of this process, unique over machines and restarts, whose life others can see. Made when needed."""
+        """The token of this process, unique over machines and restarts; others can see whether it lives."""
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the process of a token may still be at work; False only when it is gone for certain."""
+        """Return whether the process of a token may still be at work; False only when it is certainly gone."""
 
     def open(self, run_id: str) -> RunLog | None:
-        """Return a run that is there, as it stands; None where there is none. Writes and locks nothing.
+        """Open an existing run; None where there is none. Writes and locks nothing.
 
         Raises CorruptRun, StorageError.
         """
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> RunLog:
-        """Begin a run, or open the one that is there by now. One that failed leaves no run.
+        """Begin a run, or open it if it exists by now. A failure leaves no run behind.
 
-        `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
+        `header` is written to `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
         Raises CorruptRun, StorageError.
         """
 
     def check(self) -> None:
-        """Look whether runs can be kept now: write in the directory, or ask the database. Blocks. Raises
-        StorageError."""
+        """Check whether runs can be stored now, by a write to the directory or a query. Blocks. Raises StorageError."""
 
     def close(self) -> None:
-        """Let go of what it holds besides runs."""
+        """Release everything that is held besides runs."""
 
 
 class Selector(Protocol):
-    """Answers what the mapping can't: search, then the model. An upstream's fault is in the reply, never raised.
+    """Answers a question that the mapping can't: by search, then by a model. Its failures are in the reply, never
+    raised.
 
-    What it says is a wish: the core keeps only ids that are among the question's candidates.
+    The core keeps only those of its answers that are among the question's candidates.
     """
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
 CallFunction = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""Calls a program's function by name, with its arguments. What it raises is raised in the program."""
+"""Calls a function of a program by name, with its arguments. Its exceptions are raised in the program."""
 
 
 class Programs(Protocol):
-    """Runs programs that strangers wrote, which reach nothing but the functions they are given."""
+    """Runs programs from strangers, which can reach nothing but the functions they are given."""
 
     async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
-        """Check a program and run it. What is wrong with it is in the end, never raised. Raises NotInstalled."""
+        """Check a program and run it. Its errors are in the returned end, never raised. Raises NotInstalled."""
 
     async def close(self) -> None: ...
 
@@ -229,9 +227,8 @@ class ToolSearch(Protocol):
     def rank_tools(
         self, catalog: Catalog, query: str, permitted: frozenset[str], k: int, *, answering: bool = False
     ) -> Sequence[str] | None:
-        """Return the best `k` of the permitted tools, best first; None where there is no search. `answering`: for an
-        agent to read, so without the noise behind the best. Blocks: the first time for as long as an index takes to
-        make."""
+        """Return the best `k` of the permitted tools, best first; None without search. `answering`: for an agent, so
+        without irrelevant ones. Blocks; the first time until an index is built."""
 
 
 class BackgroundLoop(Protocol):
@@ -241,45 +238,45 @@ class BackgroundLoop(Protocol):
         """Start a coroutine on the loop. Cancelling the future cancels it."""
 
     def close(self) -> None:
-        """Cancel what is under way, wait for it to end, and end the thread. Idempotent; blocks for seconds at most."""
+        """Cancel all work, wait for its end, and end the thread. Idempotent; blocks for seconds at most."""
 
 
 class ModelClient(Protocol):
-    """Calls to language models. Used from one event loop, which is the client's own while it is open."""
+    """Calls language models. Used from one event loop, which belongs to the client while it is open."""
 
     @property
     def readiness(self) -> Readiness:
-        """Where it stands. Only `ready` clients are asked."""
+        """The client's state. Only `ready` clients are asked."""
 
     async def warm_up(self) -> Readiness:
-        """Load what calls need, which takes seconds, and give the readiness then. Contacts nobody."""
+        """Load what calls need, which takes seconds, and return the state then. Contacts nobody."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """Make one upstream call and no more. Bounds what it reads but not how long it takes: cancel it for that, and
-        its connection is closed. What goes wrong upstream is in the reply, never raised."""
+        """Make exactly one upstream call. What it reads is bounded, its time is not: cancel it for that, which closes
+        its connection. An upstream failure is in the reply, never raised."""
 
     async def close(self) -> None: ...
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors, the same text always into the same but for the last bits. Used from many threads."""
+    """Turns texts into vectors: equal texts into equal vectors, but for the last bits. Used from many threads."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def revision(self) -> str:
-        """What changes whenever the vectors of a text would. May load the model: not for an event loop's thread."""
+        """A value that changes when the vectors of a text would. May load the model: not on an event loop."""
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
-        """Embed them, in at most about `timeout_s`. What goes wrong is in the reply, never raised; that the vectors are
-        sound is for the caller to check (`bundle_router.core.search.meaning.fault_in`)."""
+        """Embed the texts within about `timeout_s`. A failure is in the reply, never raised. The caller checks that the
+        vectors are sound (`bundle_router.core.search.meaning.fault_in`)."""
 
     def close(self) -> None: ...
 
 
 class AnswerStore(Protocol):
-    """Answers that outlive the process, as text. A cache: what can't be read is not there. Called from threads."""
+    """Stores answers as text beyond the life of the process. A cache: an unreadable answer is missing. For threads."""
 
     def get(self, key: str) -> str | None: ...
 
@@ -289,7 +286,7 @@ class AnswerStore(Protocol):
 
 
 class Sessions(Protocol):
-    """Calls to tool servers. One adapter per transport family; the engine picks by the server's transport."""
+    """Calls tool servers. One adapter for each family of transports; the engine chooses by the server's transport."""
 
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         """Return what is wrong with the arguments, one sentence each; empty when they are fine."""
@@ -304,52 +301,52 @@ class Sessions(Protocol):
         scope: Scope = EVERYONE,
         place: CallPlace = NOWHERE,
     ) -> RawResult:
-        """`place` is for local tools; a server has the folder it was started in. What goes wrong at the tool is in the
-        result, never raised."""
+        """Call a tool. `place` is for local tools; a server has the folder it was started in. A failure of the tool is
+        in the result, never raised."""
 
     async def close(self) -> None: ...
 
 
 class ToolServers(Sessions, Protocol):
-    """Sessions with servers that are elsewhere: they can be listed, and hold something for a run."""
+    """Sessions with servers elsewhere: they can be listed, and may keep state for a run."""
 
     @property
     def changes(self) -> int:
-        """Return a number that grows whenever `known` or `status` may say something else, but for what time changes."""
+        """A number that grows whenever `known` or `status` may have changed, other than by time."""
 
     async def prepare(self) -> None:
-        """Load what any server is reached with: a second of our own, which counts for no server's time to answer.
+        """Load the libraries that reach servers: a second of our own, which must not count as a server's time to
+        answer.
 
         Raises ToolFailure where no thread can be started for it."""
 
     async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
-        """Return the server's tools, from the cache where it holds. `fresh`: read them now.
+        """Return the server's tools, from the cache while that holds. `fresh`: read them now.
 
-        Raises ToolFailure when there are none to give; its code is that of a call that failed so.
+        Raises ToolFailure when the list can't be had; its code is that of a call that fails for the same reason.
         """
 
     def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
-        """Return the last listing, however old, without contacting anybody."""
+        """Return the last list, however old, without contacting the server."""
 
     def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
-        """Return what `definitions` would give without contacting anybody; None where it would ask the server."""
+        """Return what `definitions` would return from its cache; None where it would ask the server."""
 
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
     ) -> ServerReply:
-        """Make any request of the server but a call. What the server answers, or why it does not, is in the answer,
-        never raised."""
+        """Send the server any request but a call. Returns its answer, or the reason why there is none."""
 
     async def follow(
         self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
     ) -> Callable[[], None]:
-        """Has `updated` called, from any thread, whenever the server says that a resource is another now. Returns what
-        ends that; so does the end of the run. Raises ToolFailure when the server can't be heard."""
+        """Call `updated`, from any thread, whenever the server reports a change of the resource. Return a function that
+        ends this; the end of the run ends it too. Raises ToolFailure when the server can't be reached."""
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 
     async def close_run(self, run_id: str) -> None:
-        """End what was opened for the run."""
+        """End the run's sessions."""
 
 
 __all__ = [

@@ -1,14 +1,14 @@
-"""What the author of a tool imports.
+"""The names that the author of a tool imports.
 
-A tool is a typed function, sync or async; its docstring is what agents read:
+A tool is a typed function, sync or async; agents read its docstring:
 
     def get_ticket(number: int) -> str:
         \"\"\"Read a ticket of the tracker.\"\"\"
 
     Router.open(..., local={"tickets": [get_ticket]})
 
-`tool` gives it another name or description. `LocalTool` spells everything out. `LocalServer` declares a bundle with the
-tools, where no config file does.
+`tool` gives it another name or description. `LocalTool` spells everything out. `LocalServer` also declares a bundle
+with the tools, for which no config file is needed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., An
 def tool(
     function: Callable[..., Any] | LocalTool | None = None, /, *, name: str = "", description: str = ""
 ) -> LocalTool | Callable[[Callable[..., Any]], LocalTool]:
-    """Return the tool that a typed function is; used bare or as `@tool(name="…")`. Raises RequestError for one that
-    can't be described: a parameter without a type, `*args`, no docstring."""
+    """Make a tool of a typed function; used bare or as `@tool(name="…")`. Raises RequestError for a function that can't
+    be described: a parameter without a type, `*args`, no docstring."""
     if function is not None:
         return local_tool(function)
     return lambda function: local_tool(function, name=name, description=description)

@@ -1,4 +1,4 @@
-"""The one place that knows both the engine and the adapters. `Router.open` is here."""
+"""Connects the engine with the adapters; no other package knows both. `Router.open` is here."""
 
 from bundle_router.wiring.catalogs import load_catalog
 from bundle_router.wiring.facade import Router

@@ -1,4 +1,4 @@
-"""The catalog of a config folder: read, with what was accepted, pinned and written for its bundles."""
+"""Loads the catalog of a config folder, with what was learned, pinned and written for its bundles."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from bundle_router.ports import Diagnostics
 
 LocalServers = Mapping[str, Sequence[LocalTool | Callable[..., Any]] | LocalServer]
-"""Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer` that declares a bundle, too."""
+"""Tools by the name of their server: typed functions, `LocalTool`s, or a `LocalServer`, which also declares a bundle.
+"""
 
 
 def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[LocalTool]], dict[str, Card]]:
-    """Return the caller's own local servers, and the cards of all that a config may name: theirs over first-party
-    ones."""
+    """Return the caller's local servers, and the cards of all that a config may name; the caller's come first."""
     from bundle_router.adapters.local import cards_of, shipped_cards, tools_of
 
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
@@ -42,7 +42,7 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
 
 
 def declared_files(local: LocalServers | None) -> list[ConfigFile]:
-    """Return what `LocalServer`s declare, as config files. Entries of the project's own files replace them."""
+    """Return the declarations of `LocalServer`s as config files. Entries of the project's own files replace them."""
     from bundle_router.core.config import ConfigFile
 
     files: list[ConfigFile] = []
@@ -73,7 +73,7 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
 
 
 def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics) -> None:
-    """Say which local tools nobody can be shown, since the config has no server of their name, or no bundle of it."""
+    """Warn of local tools that no step can be shown: the config lacks a server of their name, or a bundle with it."""
     if local:
         from bundle_router.review.lint import unused_local
 
@@ -82,14 +82,14 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
 
 
 def result_blocks(value: object) -> tuple[Block, ...]:
-    """Return what a typed function's value is as a result."""
+    """Return the value of a typed function as a result's blocks."""
     from bundle_router.adapters.local.functions import tool_output
 
     return tuple(tool_output(value).blocks)
 
 
 def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return what is wrong with the arguments of a first-party tool's call, one sentence each."""
+    """Return what is wrong with the arguments of a call to a first-party tool, one sentence each."""
     from bundle_router.adapters.local import argument_problems, shipped_cards, shipped_tools
 
     known = shipped_tools(server) if f"{server}.{tool}" in shipped_cards() else ()
@@ -97,20 +97,20 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
 
 
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
-    """Read and check a config folder over the shipped one (None: that alone). Raises ConfigError."""
+    """Read and check a config folder over the shipped one (None: the shipped one alone). Raises ConfigError."""
     return load_remembering(config, local=local)[0]
 
 
 def load_remembering(
     config: str | Path | None, *, local: LocalServers | None = None
 ) -> tuple[Catalog, Memories | None]:
-    """`load_catalog`, and the memories that are in force beside it."""
+    """Do as `load_catalog` does, and return the memories in force too."""
     expect("config", config, (str, os.PathLike, type(None)), 'load_catalog("config")')
     return with_learned(config, read_catalog(config, local)[0])
 
 
 def read_catalog(config: str | Path | None, local: LocalServers | None = None) -> tuple[Catalog, dict[str, Pins]]:
-    """Return the catalog of a config folder, with the cards of the pins its servers may be used by, and all its pins.
+    """Return the catalog of a config folder, with the cards of the pins that its servers may use, and all its pins.
 
     Raises ConfigError, CorruptPins.
     """
@@ -122,7 +122,7 @@ def read_catalog(config: str | Path | None, local: LocalServers | None = None) -
 
 
 def read_unpinned(config: str | Path | None, local: LocalServers | None) -> Catalog:
-    """Return the catalog of a config folder as its files say, over what is declared in code. Raises ConfigError."""
+    """Return the catalog of a config folder and the declarations in code, without pins. Raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import load
 
@@ -135,21 +135,21 @@ def remote_servers(catalog: Catalog) -> dict[str, Server]:
 
 
 def open_pins(config: str | Path | None) -> PinFiles:
-    """Return the pin files that belong to a config folder: those of `bundles/pins` beside it."""
+    """Return the pin files of a config folder: those in `bundles/pins` beside it."""
     from bundle_router.adapters.pin_file import PinFiles
 
     return PinFiles(project_folder(config) / "bundles" / "pins")
 
 
 def project_folder(config: str | Path | None) -> Path:
-    """Return the folder that a config folder lies in, and `bundles` beside it (shipped config: the current one)."""
+    """Return the folder that contains a config folder and `bundles` (shipped config: the current folder)."""
     return Path(config).resolve().parent if config is not None else Path.cwd()
 
 
 def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, Memories | None]:
-    """Return the catalog with the thresholds, and the memories, that were accepted for this config folder.
+    """Return the catalog with the thresholds and memories that were accepted for this config folder.
 
-    Raises ConfigError for a learned file that is not as it was accepted.
+    Raises ConfigError for a learned file that differs from what was accepted.
     """
     if config is None or not Path(config, "learned").is_dir():
         return catalog, None
@@ -161,7 +161,7 @@ def with_learned(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, 
 
 
 def with_skills(config: str | Path | None, catalog: Catalog) -> Catalog:
-    """Return the catalog with the instructions its bundles name; the same object where they name none."""
+    """Return the catalog with the skills that its bundles name; the same object where they name none."""
     paths = sorted({bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
     if not paths:
         return catalog

@@ -1,12 +1,12 @@
-"""Editing a config folder: what an edit would mean, said before it is saved; saved whole, with the reason; undone.
+"""Edits a config folder: previews an edit, saves it with a reason, and undoes it.
 
 Rules:
-1. Nothing is saved that does not load, that somebody else changed meanwhile (by the digest of what was opened), or that
-   widens anyone's powers without a reason and without the digest of the widening that was shown.
-2. Text is kept as it was typed: comments, order, layout. The line ends and byte order mark of the file stay.
-3. The change is written to `changes.jsonl` before the files are, with the texts that they replace: a save that a crash
-   cut off is undone like any other. Undoing is an edit: it may widen too.
-4. Nothing is taken from a request but texts for the five file names.
+1. An edit is not saved if it does not load, if the file changed since it was opened (by digest), or if it widens
+   anyone's privileges without a reason and the digest of the shown widening.
+2. Text is kept as typed: comments, order, layout. The file's line ends and byte order mark stay.
+3. The change, with the replaced texts, is written to `changes.jsonl` before the files. So an interrupted save can be
+   undone like any other. Undoing is an edit: it may widen too.
+4. A request supplies texts for the five file names, nothing else.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
 
 MAX_DECISIONS: Final = 5_000
-"""Decisions that a preview takes again, of the newest runs. `replay --config` takes all."""
+"""Decisions of the newest runs that a preview replays. `replay --config` replays all."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 Drafts = Mapping[str, str]
-"""File name → the text it is to have. Files that are not named stay."""
+"""New texts by file name. Files that are not named stay."""
 
 
 class ConfigConflict(RequestError):
-    """Somebody changed the file since it was opened; nothing was saved."""
+    """The file was changed since it was opened; nothing was saved."""
 
 
 class WideningRefused(RequestError):
-    """The edit widens somebody's powers, and that was not acknowledged; nothing was saved. `diff` is what it widens."""
+    """The edit widens privileges, and that was not acknowledged; nothing was saved. `diff` is the widening."""
 
     def __init__(self, message: str, diff: PrivilegeDiff, *, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -64,8 +64,8 @@ class WideningRefused(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class EditableFile:
-    """One file of the folder, as text with `\\n`. `digest` is of its bytes, empty where there is no such file; then
-    `text` is empty and the shipped file is in force."""
+    """One file of the folder, as text with `\n`. `digest` is of its bytes. Where the file does not exist, both are
+    empty and the shipped file is in force."""
 
     name: str
     text: str
@@ -75,9 +75,9 @@ class EditableFile:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an edit comes to. `problems` with any error: the rest is None. `behaviour` is None where no run was
-    replayed; `replayed_part` says that there are more decisions than were taken again; `in_force_invalid` that what is
-    in the folder now does not load, so that everything counts as new."""
+    """The effects of an edit. If `problems` has an error, the rest is None. `behaviour` is None where no run was
+    replayed. `replayed_part`: there are more decisions than were replayed. `in_force_invalid`: the present folder
+    does not load, so everything counts as new."""
 
     problems: tuple[Problem, ...]
     privileges: PrivilegeDiff | None = None
@@ -89,7 +89,7 @@ class Preview:
 
     @property
     def valid(self) -> bool:
-        """Whether it loads."""
+        """Whether the edited config loads."""
         return all(problem.level != "error" for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,14 +107,14 @@ class Preview:
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    """Return a problem as JSON values, with where it stands."""
+    """Return a problem, with its place, as JSON values."""
     names = ("file", "line", "column", "path", "message", "suggestion", "level", "rule")
     return {name: getattr(problem, name) for name in names}
 
 
 class ConfigEditor:
     """Edits one config folder. `runs`: where recorded decisions are read; without it nothing is replayed. `local`: the
-    tools that a host gives (see `Router.open`). Safe to share between threads; each method reads the folder anew."""
+    host's tools (see `Router.open`). Safe to share between threads; each method reads the folder again."""
 
     def __init__(
         self, config: str | Path, *, runs: RunArchive | None = None, local: LocalServers | None = None
@@ -140,13 +140,13 @@ class ConfigEditor:
         return tuple(found)
 
     def changes(self) -> list[ConfigChange]:
-        """Return what was changed here and kept, oldest first. Raises RequestError."""
+        """Return the recorded changes, oldest first. Raises RequestError."""
         from bundle_router.adapters.config_journal import read_changes
 
         return read_changes(self.folder)
 
     def validate(self, drafts: Drafts) -> tuple[Problem, ...]:
-        """Return what is wrong with the config if the files had these texts, and what in it is dead or risky."""
+        """Return the problems that the config would have with these texts: errors, dead entries and risks."""
         from bundle_router.adapters.config_files import content_file
         from bundle_router.adapters.local import binary_problems
         from bundle_router.review.lint import check
@@ -158,7 +158,7 @@ class ConfigEditor:
         return tuple(check(files, cards=self._cards, check_binary=binary_problems, has_content=has_content))
 
     def preview(self, drafts: Drafts, *, max_decisions: int = MAX_DECISIONS) -> Preview:
-        """Return what the drafts come to beside what is in the folder now."""
+        """Return the effects of the drafts, compared with the present folder."""
         problems = self.validate(drafts)
         if any(problem.level == "error" for problem in problems):
             return Preview(problems)
@@ -166,7 +166,7 @@ class ConfigEditor:
         return self._compare_drafts(problems, new, places, max_decisions)
 
     def compare(self, folder: Path, *, max_decisions: int = MAX_DECISIONS) -> Preview:
-        """Return what another folder (a branch that was checked out elsewhere) would mean if it were in force here."""
+        """Return the effects of putting another folder (a branch that was checked out elsewhere) in force here."""
         other = ConfigEditor(folder, local=self._local)
         problems = other.validate({})
         if any(problem.level == "error" for problem in problems):
@@ -187,8 +187,8 @@ class ConfigEditor:
     def save(
         self, drafts: Drafts, opened: Mapping[str, str], *, by: str, reason: str = "", acknowledged: str = ""
     ) -> ConfigChange:
-        """Save the drafts. `opened`: the digest of each file as it was opened; `acknowledged`: the digest of the
-        widening that was shown (`PrivilegeDiff.widening_digest`), which a `reason` goes with.
+        """Save the drafts. `opened` has each file's digest when it was opened. `acknowledged` is the digest of the
+        shown widening (`PrivilegeDiff.widening_digest`), and needs a `reason`.
 
         Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
         """
@@ -196,9 +196,9 @@ class ConfigEditor:
             return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
 
     def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
-        """Give the files of the last change the texts they had before. To undo that is to have the change again.
+        """Restore the texts that the last change replaced. A second undo makes the change again.
 
-        Raises as `save`; ConfigConflict where a file was changed otherwise since.
+        Raises as `save` does; ConfigConflict where a file was changed otherwise since.
         """
         with self._lock_folder():
             last = self.last_change()
@@ -209,8 +209,8 @@ class ConfigEditor:
             return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
 
     def last_change(self) -> ConfigChange | None:
-        """Return the change that `undo` undoes: the last one that came about. What a failing disk or a crash cut off
-        stands in `changes()` and not in the files."""
+        """Return the change that `undo` undoes: the last one that reached the files. `changes()` also has those that a
+        failing disk or a crash interrupted."""
         read = self._read()
 
         def came_about(change: ConfigChange) -> bool:
@@ -220,7 +220,7 @@ class ConfigEditor:
         return next((change for change in reversed(self.changes()) if change.files and came_about(change)), None)
 
     def undo_preview(self) -> Preview | None:
-        """Return what undoing would come to, without replaying; None where there is nothing to undo."""
+        """Return the effects of `undo`, without a replay; None where there is nothing to undo."""
         last = self.last_change()
         if last is None:
             return None
@@ -284,7 +284,7 @@ class ConfigEditor:
     # --- the folder --------------------------------------------------------------------------------------------------
 
     def _read(self) -> dict[str, bytes]:
-        """Return the bytes of the files that are there."""
+        """Return the bytes of the existing files."""
         found = {}
         for name in FILE_NAMES:
             try:
@@ -296,7 +296,7 @@ class ConfigEditor:
         return found
 
     def _files(self, drafts: Mapping[str, str | None]) -> list[ConfigFile]:
-        """Return the files that count, with the drafts in place of what is there (None: the file is gone)."""
+        """Return the config files with the drafts in place of their texts (None: the file is deleted)."""
         from bundle_router.adapters.config_files import read_config
 
         unknown = sorted(set(drafts) - set(FILE_NAMES))
@@ -314,7 +314,7 @@ class ConfigEditor:
         return kept
 
     def _catalog(self, files: Sequence[ConfigFile]) -> tuple[Catalog, Places]:
-        """Return the catalog of the files, as a router would be opened with it, and where its entries stand."""
+        """Return the catalog of the files, as a router opens it, and the places of its entries."""
         from bundle_router.adapters.local import binary_problems
         from bundle_router.core.config.resolve import resolve
         from bundle_router.core.tools.pins.usable import with_pinned_cards
@@ -328,7 +328,7 @@ class ConfigEditor:
         return catalog, edit_places(resolved.written)
 
     def _in_force(self) -> Catalog | None:
-        """Return the catalog of the folder as it is, or None where that is none: then everything is newly allowed."""
+        """Return the folder's present catalog; None where it does not load: then everything is newly allowed."""
         try:
             return self._catalog(self._files({}))[0]
         except ConfigError:
@@ -336,7 +336,7 @@ class ConfigEditor:
 
     @contextmanager
     def _lock_folder(self) -> Iterator[None]:
-        """Keep other editors of the folder out, in this process and others."""
+        """Lock the folder against other editors, in this process and others."""
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -349,7 +349,7 @@ class ConfigEditor:
 
 
 def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
-    """Return what became of the decisions of the newest runs, whether there are more, and the runs that are broken."""
+    """Replay the decisions of the newest runs. Return their changes, whether there are more, and the broken runs."""
     runs: RecordedRuns = archive
     replays, behaviour = RunReplays(runs, new, 5), Behaviour(5)
     unread: list[str] = []
@@ -374,12 +374,12 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _normalise_text(text: str) -> str:
-    """Return text as browsers and editors send it, with one kind of line end."""
+    """Return text from a browser or an editor with one kind of line end."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _bytes(text: str | None, before: bytes | None) -> bytes | None:
-    """Return what is written for a text: with the line ends and byte order mark that the file had."""
+    """Return a text's bytes, with the line ends and byte order mark that the file had."""
     if text is None:
         return None
     normal = _normalise_text(text).removeprefix("\ufeff")
@@ -389,7 +389,7 @@ def _bytes(text: str | None, before: bytes | None) -> bytes | None:
 
 
 def open_editor(config: str | Path, runs: str | Path, *, local: LocalServers | None = None) -> ConfigEditor:
-    """Return an editor whose previews take the decisions of a folder of runs, or of a database, again."""
+    """Return an editor whose previews replay the decisions of a folder of runs, or of a database."""
     from bundle_router.adapters.archive import open_archive
 
     return ConfigEditor(config, runs=open_archive(runs), local=local)

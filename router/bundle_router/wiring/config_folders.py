@@ -1,4 +1,4 @@
-"""Config folders to compare: where their entries stand, and folders as they were in a git revision."""
+"""Config folders to compare: with the places of their entries, and as they were in a git revision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bundle_router.wiring.catalogs import LocalServers, declared_files, load_cat
 
 
 def load_with_places(config: str | Path, *, local: LocalServers | None = None) -> tuple[Catalog, Places]:
-    """Return the catalog of a config folder, and in which file and line each entry stands. Raises ConfigError."""
+    """Return the catalog of a config folder, and the file and line of each entry. Raises ConfigError."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config.resolve import resolve
 
@@ -26,8 +26,8 @@ def load_with_places(config: str | Path, *, local: LocalServers | None = None) -
 
 @contextmanager
 def revision_folder(revision: str, folder: str) -> Iterator[Path]:
-    """Yield a config folder as it is in a git revision, with the `bundles` beside it (pins and skills), for as long as
-    the block runs. `folder` is relative to the current one. Raises RequestError."""
+    """Yield a copy of a config folder in a git revision, with the `bundles` beside it (pins and skills); it is deleted
+    at the end of the block. `folder` is relative to the current one. Raises RequestError."""
     from bundle_router.adapters.git_revision import extract_revision
 
     path = Path(folder)

@@ -1,4 +1,4 @@
-"""What every router needs of the machine: a redactor, a store for runs, and somebody to tell."""
+"""The adapters that every router needs: a redactor, a store for runs, and reuse of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_redactor(catalog: Catalog) -> Redactor:
-    """Return the redactor that knows the values of every environment variable the config names."""
+    """Return a redactor that knows the values of all environment variables that the config names."""
     from bundle_router.adapters.redaction import SecretRedactor
 
     names = {name for server in catalog.servers.values() for name in server.env_names}
@@ -30,10 +30,10 @@ def open_redactor(catalog: Catalog) -> Redactor:
 def open_store(
     runs: str | Path, catalog: Catalog, clock: Clock, redactor: Redactor, store: str | None = None
 ) -> RunStore:
-    """Return where runs are kept: a directory (`store=None`) or a database, with their heads beside where `[records]`
+    """Return the store of runs: a directory (`store=None`) or a database, with run heads beside it where `[records]`
     says so.
 
-    Raises RequestError for a place that nothing here speaks, and for a key of `[records]` that is not set.
+    Raises RequestError for an unsupported store, and for a key of `[records]` that is not set.
     """
     kept = _open_directory(runs, catalog, clock, redactor) if store is None else _open_database(store, clock, redactor)
     if catalog.settings.records.heads is None and catalog.settings.records.key is None:
@@ -62,7 +62,7 @@ def _open_database(store: str, clock: Clock, redactor: Redactor) -> RunStore:
 
 
 def open_results(catalog: Catalog, clock: Clock) -> ResultReuse | None:
-    """Return what uses results again; None where no server's may be."""
+    """Return the cache of results; None where no server permits reuse."""
     from bundle_router.engine.reuse import ResultReuse
 
     return ResultReuse(clock) if any(server.reuse for server in catalog.servers.values()) else None

@@ -1,4 +1,4 @@
-"""What only an MCP endpoint asks of a router, apart from what engines use."""
+"""The part of a router that only an MCP endpoint uses."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class EndpointAccess:
-    """A router as its endpoint sees it: lists that only another decision changes, calls that change no list, and what
-    servers pass on to an agent's client besides their tools."""
+    """A router for its MCP endpoint: lists that only another decision changes, calls that change no list, and requests
+    that are passed on between servers and an agent's client."""
 
     def __init__(self, engines: EngineVersions, opening: Opening | None = None) -> None:
         self._engines = engines
         self._opening = opening
 
     def open_reader(self) -> RunReader:
-        """Open what reads the router's runs. Raises RequestError, StorageError."""
+        """Open a reader of the router's runs. Raises RequestError, StorageError."""
         from bundle_router.wiring.run_reader import open_reader
 
         if self._opening is None:
@@ -40,7 +40,7 @@ class EndpointAccess:
         return open_reader(self._opening.runs, store=self._opening.store)
 
     def hide(self, *files: str | None) -> None:
-        """Have no tool read or change these files from now on."""
+        """Hide these files from every tool from now on."""
         if self._opening is not None:
             self._opening.hidden.extend(os.path.realpath(file) for file in files if file is not None)
 
@@ -50,34 +50,33 @@ class EndpointAccess:
         return self._engines.newest.catalog
 
     async def decision_id(self, run_id: str, decision: str | None = None) -> str:
-        """Return the id of the run's current decision; of the named one, if open. Raises UnknownRun, RequestError."""
+        """Return the id of the run's current decision, or of a named open one. Raises UnknownRun, RequestError."""
         state = await self._engines.of(run_id).state_async(run_id, decision)
         state.refuse_superseded()
         return state.decided.decision.decision_id
 
     def decision_id_now(self, run_id: str) -> str:
-        """As `decision_id`, of the current one; blocks as long as reading the run takes."""
+        """Return the id of the run's current decision. Blocks while the run is read."""
         return self._engines.of(run_id).state(run_id).decided.decision.decision_id
 
     async def offer(self, step: Step) -> Decision:
-        """Route a step whose agent came without an engine, and so without a goal that search could rank by: where no
-        route covers it, it is offered all that policy permits, behind search. Raises as `Router.route`."""
+        """Route a step whose agent came without an engine, and so without a goal to search by: a step that no route
+        covers is offered all that policy permits, behind search. Raises as `Router.route` does."""
         return await self._engines.for_step(step.run_id).route(step, selector=_AllPermitted())
 
     def is_open(self, run_id: str) -> bool:
-        """Return whether a step or a call of the run was made here, and the run was not closed since."""
+        """Return whether this process made a step or a call of the run, and the run was not closed since."""
         return self._engines.of(run_id).runs.uses(run_id)
 
     async def is_current(self, run_id: str) -> bool:
-        """Return whether the run's decision is one of the config in force and of what servers can do now. Raises
-        UnknownRun."""
+        """Return whether the run's decision fits the present config and state of the servers. Raises UnknownRun."""
         state = await self._engines.of(run_id).state_async(run_id)
         then, now = state.decided.facts, state.facts
         known = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (then, now)]
         return state.decided.decision.catalog_revision == self.catalog.revision and known[0] == known[1]
 
     async def tools(self, run_id: str, decision: str | None = None) -> Toolset:
-        """As `Router.tools`: with all of the router's own tools, changed by nothing but another `route`."""
+        """Return the run's tools, with all meta-tools; only another `route` changes this list."""
         return await self._engines.of(run_id).tools(run_id, surface_form("mcp", fixed=True), decision)
 
     async def call(
@@ -90,65 +89,65 @@ class EndpointAccess:
         client: Client | None = None,
         decision: str | None = None,
     ) -> Result:
-        """As `Router.call`. `joins`: whether what is found or called joins the list; `client` is the agent's own, which
-        has the answers of servers that pass their `results` on as they came."""
+        """Call a tool (see `Router.call`). `joins`: whether found or called tools join the list. `client` is the
+        agent's; it gets the answers of servers that pass their `results` on unchanged."""
         engine = self._engines.of(run_id)
         return await engine.call(run_id, name, arguments, decision, joins=joins, client=client)
 
     async def media(self, run_id: str, uri: str, link: bool, decision: str | None = None) -> dict[str, Any]:
-        """As `Router.media`."""
+        """Return an artifact as a part of a message (see `Router.media`)."""
         engine = self._engines.of(run_id)
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form("mcp"), decision, link=link)
 
     async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
-        """Return an artifact's bytes, and their MIME type by what they are. Raises as `Router.artifact`."""
+        """Return an artifact's bytes, and their MIME type by their contents. Raises as `Router.artifact` does."""
         engine = self._engines.of(run_id)
         return await asyncio.to_thread(engine.artifact_with_type, run_id, sha256)
 
     async def principal(self, run_id: str) -> str:
-        """Return whom all the run's steps were taken for; empty where that is nobody, or several. Raises UnknownRun."""
+        """Return the principal of all the run's steps; empty where there is none, or several. Raises UnknownRun."""
         found = (await self._engines.of(run_id).state_async(run_id)).principals
         return next(iter(found)) if len(found) == 1 else ""
 
     def facts(self) -> Facts:
-        """Return what this machine and its servers can do now."""
+        """Return the present capabilities of this machine and its servers."""
         return self._engines.newest.facts()
 
     async def check_store(self) -> None:
-        """Look whether runs can be kept. Raises StorageError."""
+        """Check that runs can be stored. Raises StorageError."""
         await asyncio.to_thread(self._engines.newest.check_store)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
-        """Return what servers of the run's current decision pass on to its agent, besides their tools: what their
-        entries name in `pass_through`. Raises UnknownRun."""
+        """Return what the servers of the run's current decision pass on besides tools: what their entries name in
+        `pass_through`. Raises UnknownRun."""
         return await self._engines.of(run_id).passes(run_id, decision)
 
     async def ask(
         self, run_id: str, method: str, params: Mapping[str, Any], client: Client, decision: str | None = None
     ) -> ServerReply:
-        """Pass a request of an agent's client on: `resources/list`, `resources/templates/list`, `resources/read`,
-        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's words. What came of it is in the answer, and
-        recorded, lists excepted. Raises UnknownRun, StorageError."""
+        """Pass on a request of an agent's client: `resources/list`, `resources/templates/list`, `resources/read`,
+        `prompts/list`, `prompts/get` or `completion/complete`, in MCP's terms. Errors are part of the answer, and
+        recorded, those of lists excepted. Raises UnknownRun, StorageError."""
         async with self._engines.of(run_id).relayed(run_id, client, decision) as request:
             return await request.carry_out(method, params)
 
     async def follow(
         self, run_id: str, uri: str, updated: Callable[[], None], decision: str | None = None
     ) -> Callable[[], None] | ServerReply:
-        """Has `updated` called, from any thread, when a resource that is passed on to the run's agent changes. Gives
-        what ends that, or an answer that says why it can't be. Ends with the run. Raises UnknownRun, StorageError."""
+        """Call `updated`, from any thread, when a resource that is passed on to the run's agent changes, until the run
+        ends. Return what ends this sooner, or an answer that says why not. Raises UnknownRun, StorageError."""
         async with self._engines.of(run_id).relayed(run_id, Client(), decision) as request:
             return await request.follow(uri, updated)
 
     async def standing(self, run_id: str, *, asks: bool = True) -> tuple[object, ...]:
-        """Return what routing the run again would go by of its servers; with `asks` they are asked whether their lists
-        still hold. Equal values decide the same. Raises UnknownRun."""
+        """Return the servers' state that routing the run again would depend on; with `asks`, ask them first whether
+        their lists still hold. Equal values mean equal decisions. Raises UnknownRun."""
         self._engines.of(run_id)  # looks at the pins, which the newest engine then holds
         return await self._engines.newest.standing(run_id, asks=asks)
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
-        """Call `heard` with the run's id after each decision, on the thread that took it; it must neither block nor
-        raise. Return what ends it."""
+        """Call `on_change` with the run's id after each decision, on the thread that made it; it must neither block nor
+        raise. Return what ends this."""
         return self._engines.watch(on_change)
 
     def unusable_servers(self) -> dict[str, str]:
@@ -162,22 +161,22 @@ class EndpointAccess:
         self._engines.newest.ports.diagnostics.event(level, event, **fields)
 
     def log_listener(self, report: Callable[[str, int], None]) -> Callable[[], None]:
-        """Return what takes the SDK's log of a task, and of those it begins, and tells where warnings were said."""
+        """Take the SDK's log messages of this task and its children, and report its warnings. Return what ends it."""
         from bundle_router.adapters.mcp.quiet import LogListener
 
         return LogListener(report).listen
 
     def keep_secret(self, name: str, value: str) -> None:
-        """Has a token that the caller made redacted from now on, wherever it turns up in a record or in diagnostics:
-        as `[redacted:token:<name>]`. Values of fewer than 8 characters are not looked for."""
+        """Redact a token that the caller made from now on, in records and diagnostics, as `[redacted:token:<name>]`.
+        Values of fewer than 8 characters are not looked for."""
         self._engines.keep_secret(name, value)
 
 
 class _AllPermitted:
-    """A selector that offers each candidate that search may offer, in id order."""
+    """A selector that offers every candidate that search may offer, in the order of their ids."""
 
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
-        """See `Selector`."""
+        """Answer a question (see `Selector`)."""
         catalog = question.catalog
         ids = tuple(id_ for id_ in question.candidates if may_be_offered(catalog, catalog.bundles[id_]))
         if not ids or "shortlist" not in catalog.settings.fallback.order:

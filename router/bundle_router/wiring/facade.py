@@ -1,4 +1,4 @@
-"""`Router`: what an engine holds. `Router.open` brings the engine and the adapters together."""
+"""`Router`, which engines use. `Router.open` connects the engine and the adapters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ListForm(TypedDict, total=False):
-    """How a list is asked for: see `Router.tools`."""
+    """The form of a list of tools (see `Router.tools`)."""
 
     format: str
     native: bool
@@ -41,15 +41,15 @@ class ListForm(TypedDict, total=False):
 
 
 class Router:
-    """Decides which bundles each step may see, hands out their tools, carries out calls, and writes it all down.
+    """Decides which bundles each step may see, returns their tools, makes calls, and records all of it.
 
-    Open one per process. Everything may be called from many threads and tasks at once, for many runs side by side;
-    steps of one run are ordered by their records' `seq`. The `*_sync` methods serve engines without an event loop and
-    raise WrongContext inside one.
+    Open one per process. Everything may be called from many threads and tasks at once, for many runs; the steps of a
+    run are ordered by their records' `seq`. The `*_sync` methods serve engines without an event loop and raise
+    WrongContext inside one.
     """
 
     opened_at: object = None
-    """What `config_stamp` was before the config was read."""
+    """The value of `config_stamp` just before the config was read."""
 
     def __init__(
         self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
@@ -73,16 +73,16 @@ class Router:
         local: LocalServers | None = None,
         selector: Selector | None = None,
     ) -> Self:
-        """Read the config (None: the shipped one alone) and get ready; nobody is contacted and nothing written yet.
+        """Read the config (None: the shipped one alone) and prepare a router. No server is contacted and nothing is
+        written.
 
-        `runs` is where run directories go; `store` is where they are kept instead (`postgresql://…`), for workers on
-        several machines. `workspace` is the root that local tools are confined to (the current
-        folder by default). `local` adds local tool servers by name, `selector` answers what the mapping can't (None:
-        search and the models that the config names, as `[fallback]` orders them).
-        `development` permits what a config file can't grant itself: servers that are started as processes (stdio);
-        `"unpinned"` besides takes trusted servers that nobody has pinned as they come. Else a server is used only as
-        far as its pins go (`bundles/pins` beside the config, written by `bundle-router pin`).
-        Raises ConfigError, RequestError, CorruptPins.
+        `runs` is the folder of run directories; `store` is a database that keeps the runs instead (`postgresql://…`),
+        for workers on several machines. `workspace` is the folder that confines local tools (default: the current
+        folder). `local` adds local tool servers by name. `selector` answers what the mapping can't (None: search and
+        the config's models, in the order of `[fallback]`). `development` permits what a config file can't grant itself:
+        servers that are started as processes (stdio), and with `"unpinned"` also trusted servers without pins.
+        Otherwise a server is used only as far as its pins go (`bundles/pins` beside the config, written by
+        `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
         """
         expect("workspace", workspace, (str, os.PathLike, type(None)), 'Router.open(..., workspace=".")')
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
@@ -93,12 +93,12 @@ class Router:
         return router
 
     def reload(self) -> bool:
-        """Read the config anew, and return whether it is another one than before.
+        """Read the config again, and return whether it changed.
 
-        A valid edit counts from each run's next step on; calls until then are judged by the decision they belong to.
+        A valid edit applies from each run's next step on; until then calls are judged by the decision they belong to.
         An invalid one raises ConfigError (CorruptPins, RequestError) and changes nothing.
 
-        What was opened over the former config is closed by `retire`, once no run needs it any more.
+        `retire` closes what was opened for the former config, once no run needs it any more.
         """
         known = self._engines
         if self._opening is None:
@@ -111,11 +111,11 @@ class Router:
         return True
 
     def config_stamp(self) -> object:
-        """Return what tells, by being another than before, that the config's files may have changed."""
+        """Return a value that differs from an earlier one if the config's files may have changed."""
         return self._opening.stamp() if self._opening is not None else ()
 
     async def retire(self) -> None:
-        """Close what was opened over former configs and has no run any more. `close` does it, too."""
+        """Close what was opened for former configs and has no run any more. `close` does it, too."""
         for engine in await self._on_loop.retire():
             selector = self._older.pop(engine, None)
             if selector is not None:
@@ -124,7 +124,7 @@ class Router:
     @property
     def _engines(self) -> EngineVersions:
         """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
-        this router: what it holds (locks, threads, connections) belongs to the parent."""
+        this router: its locks, threads and connections belong to the parent."""
         if self._portal.is_forked:
             raise RequestError(
                 "this router was opened before the process was forked, and belongs to the parent",
@@ -134,7 +134,7 @@ class Router:
 
     @property
     def _on_loop(self) -> EngineVersions:
-        """As `_engines`, for coroutines. Raises WrongContext where no asyncio loop runs them (trio, curio)."""
+        """The engines, for coroutines. Raises WrongContext outside an asyncio loop (trio, curio)."""
         if asyncio._get_running_loop() is None:
             raise WrongContext(
                 "Bundle Router's coroutines run on asyncio, and this event loop is another (trio?)",
@@ -143,17 +143,17 @@ class Router:
         return self._engines
 
     async def warm_up(self) -> bool:
-        """Get search's index and the libraries behind the model ready, and wait for the latter (about a second and a
-        half once per process; an index that has to be made is made meanwhile). Return whether models can be asked now.
-        Contacts nobody but an embedding model that is elsewhere, which is sent the catalog's texts that are new.
+        """Prepare search's index and load the models' library; wait for the library (about a second and a half once per
+        process). Return whether models can be asked now. Contacts only a remote embedding model, with the catalog's
+        new texts.
 
-        Without it the first questions of a process are answered by `[fallback]`, with `not_ready` in the record.
+        Without this, `[fallback]` answers the first questions of a process, with `not_ready` in the record.
         """
         catalog = self._on_loop.newest.catalog
         return self._selector is not None and await self._selector.warm_up(catalog) == "ready"
 
     def warm_up_sync(self) -> bool:
-        """As `warm_up`, for engines without an event loop."""
+        """Do as `warm_up` does, for engines without an event loop."""
         refuse_running_loop("warm_up_sync()", "await router.warm_up(...)")
         return self._in_loop(self.warm_up())
 
@@ -164,13 +164,13 @@ class Router:
 
     @property
     def endpoint(self) -> EndpointAccess:
-        """What only an MCP endpoint asks of a router."""
+        """The part of the router that only an MCP endpoint uses."""
         return EndpointAccess(self._engines, self._opening)
 
     @asynccontextmanager
     async def serve(self, **how: Any) -> AsyncIterator[Any]:
-        """Serve the runs over MCP on 127.0.0.1 while the context lasts, which gives the endpoint:
-        `bundle_router.serving.serve_mcp`, with its parameters (`key`, `port`)."""
+        """Serve the runs over MCP on 127.0.0.1 for as long as the context lasts, which gives the endpoint. Takes the
+        parameters of `bundle_router.serving.serve_mcp` (`key`, `port`)."""
         from importlib import import_module
 
         _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
@@ -189,28 +189,28 @@ class Router:
     # --- routing ---------------------------------------------------------------------------------------------------
 
     async def route(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """Decide what the step may see. The decision is in the run's records when this returns.
+        """Decide what the step may see. When this returns, the run's records contain the decision.
 
-        `messages` is the agent's own history (OpenAI's or Anthropic's shape), for agents that keep it: what the run has
-        active is then derived from the calls in it, in place of what the run remembers.
+        `messages` is the agent's own history (in OpenAI's or Anthropic's form), for agents that keep one: the active
+        tools are then derived from the calls in it instead of from the run.
 
         Raises UnknownRun (the parent has no decision), RequestError, KeyConflict (the step's key was used with other
-        contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then as it
-        was before.
+        contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then
+        unchanged.
         """
         return await self._on_loop.for_step(getattr(step, "run_id", "")).route(step, messages)
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
-        """As `route`, for engines without an event loop. A step that the mapping answers never leaves this thread."""
+        """Do as `route` does, without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
         return self._engines.for_step(getattr(step, "run_id", "")).route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
-        """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides nothing, writes
+        """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides and writes
         nothing.
 
-        Reads capabilities as they are now; knows nothing of a run's stickiness or of parents. Where search would be
-        asked first it is; a model is not.
+        Uses the present capabilities, but no run: neither its stickiness nor its parents. Asks search where a decision
+        would, never a model.
         """
         from bundle_router.review.explanation import explain
 
@@ -237,13 +237,13 @@ class Router:
         decision: str | None = None,
         if_changed: str | None = None,
     ) -> Toolset | None:
-        """Return what a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and what the
-        model is to be told besides. `decision` is the id of an open one (None: the newest of the run's default branch).
+        """Return the tools that a decision of the run shows, as definitions for `openai`, `anthropic` or `mcp`, and
+        guidance for the model. `decision` is the id of an open one (None: the newest of the run's default branch).
 
-        Ask again after a call whose `joined` is not empty. `native` leaves deferred tools to the provider: their
-        definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the form of the
-        Responses API, a namespace for each bundle). `if_changed` is the `digest` of the list the agent has: None comes
-        back while it is the same. Raises UnknownRun, RequestError.
+        Get the tools again after a call whose `joined` is not empty. With `native`, the provider defers tools itself:
+        their definitions are in the array with `defer_loading`, beside its own search tool (`openai`: in the Responses
+        API's form, a namespace for each bundle). `if_changed` is the `digest` of the agent's list: the result is None
+        while the list is the same. Raises UnknownRun, RequestError.
         """
         expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
@@ -265,7 +265,7 @@ class Router:
         decision: str | None = None,
         if_changed: str | None = None,
     ) -> Toolset | None:
-        """As `tools`, for engines without an event loop."""
+        """Do as `tools` does, for engines without an event loop."""
         refuse_running_loop("tools_sync()", "await router.tools(...)")
         expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
@@ -286,14 +286,14 @@ class Router:
         key: str = "",
         whole: bool = False,
     ) -> Result:
-        """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run holds it; or one of
-        the router's own (`search_tools`, `call_tool`, `read_artifact` …), which look no further either.
+        """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run shows it; or a
+        meta-tool (`search_tools`, `call_tool`, `read_artifact` …), which is limited to that decision too.
 
-        `arguments` is an object, or the JSON text of one, as some providers hand it over. `decision` is the id of the
-        open decision that it is judged under (None: the newest of the run's default branch). `key` makes it happen
-        once: the same key again gives the recorded result, whichever process asks; a call that began and has no end,
-        and whose process is gone, has the outcome `unknown`, unless the tool may be called again. `whole` adds the
-        unshaped result. What the agent can see fail is a `Result` with another outcome than `ok`.
+        `arguments` is an object, or its JSON text, which some providers send. `decision` is the id of the open decision
+        that judges the call (None: the newest of the run's default branch). `key` makes the call happen once: the same
+        key again returns the recorded result, in any process; if a call began and its process died before the end, the
+        outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result. A failure that the agent
+        may see is a `Result` with another outcome than `ok`.
 
         Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
         """
@@ -309,24 +309,24 @@ class Router:
         key: str = "",
         whole: bool = False,
     ) -> Result:
-        """As `call`, for engines without an event loop."""
+        """Do as `call` does, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
         return self._in_loop(self.call(run_id, name, arguments, decision=decision, key=key, whole=whole))
 
     async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """Record that the agent asked for a tool by a name that is not in its list, and that a framework refused by
-        itself: reviewers see it as a gap. The result says why it is not there."""
+        """Record that a framework refused a name that the agent called and that is not in its list; reviewers see it as
+        a gap. The result says why the tool is not there."""
         return await self._on_loop.of(run_id).missed(run_id, name, decision)
 
     def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
-        """As `missed`, for engines without an event loop."""
+        """Do as `missed` does, for engines without an event loop."""
         refuse_running_loop("missed_sync()", "await router.missed(...)")
         return self._in_loop(self.missed(run_id, name, decision=decision))
 
     def artifact(self, run_id: str, uri: str) -> bytes:
-        """Return the bytes behind `artifact:sha256:…`, as they came, checked against their digest.
+        """Return the bytes of `artifact:sha256:…`, unchanged and checked against their digest.
 
-        Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (not what was stored).
+        Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (the bytes were changed).
         """
         return self._engines.of(run_id).artifact(run_id, uri)
 
@@ -340,9 +340,10 @@ class Router:
         decision: str | None = None,
     ) -> dict[str, Any]:
         """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
-        Anthropic `image` or `document`, MCP blocks (`link`: a resource link). What a provider does not take, is empty
-        or too large, becomes a text part that says so. `decision` is the id of the open decision that it is asked
-        for under (None: of any). Raises as `artifact`, and RequestError for a decision that is not open.
+        Anthropic `image` or `document`, MCP blocks (`link`: a resource link). An artifact that the provider does not
+        take, or that is empty or too large, becomes a text part that says so. `decision` is the id of an open
+        decision that the artifact is asked for under (None: of any). Raises as `artifact` does, and RequestError for
+        a decision that is not open.
         """
         engine = self._on_loop.of(run_id)
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
@@ -356,26 +357,26 @@ class Router:
         link: bool = False,
         decision: str | None = None,
     ) -> dict[str, Any]:
-        """As `media`, for engines without an event loop."""
+        """Do as `media` does, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
         return self._engines.of(run_id).media(run_id, uri, surface_form(format), decision, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str) -> RunEnd:
-        """End the run: close what was opened for it here, and write its end, unless other processes have it open;
-        the last of them does that then, and what is returned says who they are. It may be continued by another `route`.
-        Raises UnknownRun for one that no step began."""
+        """End the run: close its sessions here and write its end. If other processes have the run open, the last of
+        them writes its end, and the result names them. Another `route` continues the run. Raises UnknownRun for a
+        run that no step began."""
         return await self._on_loop.of(run_id).end_run(run_id)
 
     def close_run_sync(self, run_id: str) -> RunEnd:
-        """As `close_run`, for engines without an event loop."""
+        """Do as `close_run` does, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
         engine = self._engines.of(run_id)
         return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
 
     async def close(self) -> None:
-        """End every run and let go of everything. The router can't be used afterwards."""
+        """End every run and release everything. The router can't be used afterwards."""
         if self._portal.is_forked:
             return  # what it holds is the parent's
         _ = self._on_loop  # raises where no asyncio loop runs, or in a forked process
@@ -389,7 +390,7 @@ class Router:
                 await selector.close()
 
     def close_sync(self) -> None:
-        """As `close`, for engines without an event loop."""
+        """Do as `close` does, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
         if not self._portal.is_forked and not self._portal.closed:
             self._portal.run(self._end())

@@ -1,4 +1,4 @@
-"""A person's authorization of a tool server: where it is kept, how it is had, and how it is forgotten."""
+"""A person's authorization of a tool server: get it, store it and delete it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bundle_router.dataclass import dataclass, replace
 from bundle_router.wiring.effects import open_diagnostics, open_redactor, package_version
 
 LOGIN_S: Final = 300.0
-"""How long a person has to authorize a server."""
+"""Seconds that a person has to authorize a server."""
 
 
 def token_folder() -> Path:
-    """Return where the tokens of tool servers are kept: the user's own, for all projects and outside of every run."""
+    """Return the folder of the tool servers' tokens: the user's own, for all projects and outside of every run."""
     from bundle_router.adapters.mcp.tokens import default_folder
 
     return default_folder(os.environ)
@@ -26,7 +26,7 @@ def token_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """What came of it. `asked` is false where the server took what was kept, or wanted nothing."""
+    """The outcome of a login. `asked` is false where the server accepted a stored token, or needed none."""
 
     tools: int
     asked: bool
@@ -36,8 +36,8 @@ class LoggedIn:
 def log_in(
     catalog: Catalog, server: Server, *, principal: str, show: Callable[[str], None], port: int, timeout_s: float
 ) -> LoggedIn:
-    """Has a person authorize a server: `show` is handed the address for their browser, which comes back to `port` of
-    127.0.0.1 (0: any free one). Raises ToolFailure when it came to nothing in `timeout_s`, and RequestError."""
+    """Have a person authorize a server. `show` gets the address for their browser, which is sent back to `port` of
+    127.0.0.1 (0: any free one). Raises RequestError, and ToolFailure after `timeout_s`."""
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.receiver import Receiver
@@ -75,7 +75,7 @@ def log_in(
 
 
 def log_out(server: Server, principal: str) -> bool:
-    """Forget the tokens of a server; False where there were none."""
+    """Delete the tokens of a server. Return False where there were none."""
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.tools.transport.tool_servers import Scope
 

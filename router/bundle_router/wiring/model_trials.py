@@ -1,11 +1,11 @@
-"""Routes labelled steps for real, once with each model and once with none, and keeps the models' answers.
+"""Routes labelled steps with each model and with none, and keeps the models' answers.
 
 Rules:
-1. Step by step, each with all models: whatever ends it, all models were measured on the same steps.
-2. `max_cost_usd` is never passed by more than the first step: one whose questions may cost more than is left, going by
-   the dearest so far, is not begun. A model whose price nobody knows can't be bounded so, and ends it.
-3. What is sent is redacted first, as a router does. Answers are kept beside the runs for a year, failures are not:
-   what is asked again costs nothing, and what failed is tried again.
+1. Each step is routed with all models before the next step: whatever ends the trial, all models saw the same steps.
+2. `max_cost_usd` is exceeded by the first step at most. A step is not begun if its questions may cost more than what
+   is left, going by the dearest so far. A model of unknown price ends the trial, since it can't be bounded.
+3. Questions are redacted before they are sent, as in a router. Answers are kept beside the runs for a year, so that a
+   repeated question is free; failures are not kept and are tried again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ YEAR_S: Final = 31_536_000.0
 
 @dataclass(frozen=True, slots=True)
 class ModelComparison:
-    """The figures, none's first. `ended` says why not all rows were routed; empty where they were."""
+    """The figures, beginning with those without a model. `ended` says why rows are missing, if any."""
 
     figures: tuple[ModelFigures, ...]
     rows: int
@@ -47,7 +47,7 @@ class ModelComparison:
 
 @dataclass(frozen=True, slots=True)
 class ModelTrials:
-    """What is compared: the models by litellm's names, under this config, with what was learned."""
+    """A comparison of models, by litellm's names, under a config and what was learned for it."""
 
     catalog: Catalog
     names: tuple[str, ...]
@@ -56,8 +56,8 @@ class ModelTrials:
     max_cost_usd: float | None = None
 
     async def run(self, rows: Sequence[LabelledRow], done: Callable[[int], None] = lambda _: None) -> ModelComparison:
-        """Route every row with none and with each model. Raises NotInstalled without the models' library, RequestError
-        for a bound on a model of unknown price."""
+        """Route every row with no model and with each model. Raises NotInstalled without the models' library, and
+        RequestError for a cost limit on a model of unknown price."""
         found: list[list[RoutedRow]] = [[] for _ in (None, *self.names)]
         ended = ""
         redact = open_redactor(self._ask_model).redact
@@ -75,12 +75,12 @@ class ModelTrials:
 
     @property
     def _ask_model(self) -> Catalog:
-        """The catalog as one that names these models, whose keys are then known, and redacted."""
+        """Return the catalog with these models in it, so that their keys are known and redacted."""
         settings = self.catalog.settings
         return replace(self.catalog, settings=replace(settings, model=replace(settings.model, names=self.names)))
 
     async def _open(self, stack: AsyncExitStack) -> list[StagedSelector]:
-        """Return a selector for none and for each model, over one search."""
+        """Return a selector without a model and one for each model, over one search."""
         from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
         settings = self.catalog.settings
@@ -134,7 +134,7 @@ class ModelTrials:
 
 
 def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:
-    """Return the order of fallbacks with a turn for a model: the config's, or after search."""
+    """Return the order of fallbacks that includes a model: the config's, or with a model after search."""
     if "model" in order:
         return tuple(order)
     at = order.index("search") + 1 if "search" in order else 0

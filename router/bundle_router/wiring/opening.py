@@ -1,4 +1,4 @@
-"""`open_engines`: the one place where the engine and the adapters are brought together."""
+"""`open_engines`, which connects the engine with the adapters."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from bundle_router.engine.selecting import StagedSelector
 
 MakeEngine = Callable[[Catalog, "Mapping[str, Pins]", Collection[str]], Engine]
-"""An engine over a catalog with the cards of these pins. Last: the servers whose pins are others than before."""
+"""Makes an engine for a catalog with these pins' cards. The last argument names the servers whose pins changed."""
 
 
 class PinnedCatalog:
-    """The pin files of a config that was read once. `unpinned` is the catalog as its files say; a later state of the
-    pins is put on that, and everything else stays as it was when the router was opened."""
+    """The catalog of a config that was read once, and its pin files. `unpinned` is the catalog without pins; new pins
+    are applied to that, and everything else stays as it was when the router was opened."""
 
     def __init__(self, files: PinFiles, unpinned: Catalog) -> None:
         self._files = files
@@ -51,13 +51,13 @@ class PinnedCatalog:
         self.pins: Mapping[str, Pins] = files.read_all(self._servers)
 
     def catalog(self) -> Catalog:
-        """Return the catalog with the cards of the pins as they were read last."""
+        """Return the catalog with the cards of the pins that were read last."""
         from bundle_router.core.tools.pins.usable import with_pinned_cards
 
         return with_pinned_cards(self._unpinned, self.pins)
 
     def has_changed(self) -> bool:
-        """Return whether there are other pins than were read last; they are read. Raises CorruptPins once."""
+        """Return whether the pins changed since the last read, and read them. Raises CorruptPins once."""
         stamp = self._files.stamp(self._servers)
         if stamp == self._stamp:
             return False
@@ -66,7 +66,7 @@ class PinnedCatalog:
         return before != self.pins
 
     def renew(self, in_force: Catalog, make: MakeEngine) -> tuple[Engine, Mapping[str, Pins]] | None:
-        """See `bundle_router.engine.engine.Renew`. `in_force` is the catalog the router was opened with."""
+        """Return an engine for changed pins (`bundle_router.engine.engine.Renew`). `in_force`: the router's catalog."""
         before = self.pins
         if not self.has_changed():
             return None
@@ -77,7 +77,7 @@ class PinnedCatalog:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a router is opened: the parameters of `Router.open`. Raises RequestError for what can't be."""
+    """The parameters of `Router.open`. Raises RequestError for impossible ones."""
 
     config: str | Path | None
     runs: str | Path
@@ -119,8 +119,8 @@ class Opening:
 
 
 def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
-    """Return the engines of a router, and what searches for them (None where the caller selects). Contacts nobody and
-    writes nothing. Raises ConfigError, RequestError, CorruptPins."""
+    """Return the engines of a router and their search (None where the caller selects). Contacts no server and writes
+    nothing. Raises ConfigError, RequestError, CorruptPins."""
     from bundle_router.adapters.handed_files import ScratchFolder
     from bundle_router.adapters.json_query import query_json
     from bundle_router.adapters.linear_patterns import compile_pattern
@@ -174,7 +174,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
 
 
 def _protected_places(catalog: Catalog, how: Opening) -> list[str]:
-    """Return the places that no tool may write to, besides those that none may read."""
+    """Return the places that tools may read but not change."""
     # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
     # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
     # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.

@@ -1,10 +1,10 @@
-"""Approving what a tool server lists now, by somebody who read the difference on a page.
+"""Approves what a tool server lists now, after a person read the difference on a page.
 
 Rules:
-1. A server is asked when somebody asks for it, never while a page is only read. Processes are started with
-   `development` alone, which comes from the caller's code or the command line.
-2. What is approved is what was shown: the server is asked again, and its answer must have the digest that was read.
-3. The approval is kept in `changes.jsonl` of the config folder, before the pin file is written.
+1. A server is asked only on a person's request, never to show a page. Processes are started only with `development`,
+   which comes from the caller's code or the command line.
+2. Only what was shown is approved: the server is asked again, and its answer must have the digest that was shown.
+3. The approval is written to `changes.jsonl` of the config folder before the pin file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class DefinitionsChanged(RequestError):
-    """The server lists something else than was read; nothing was approved."""
+    """The server lists something else than was shown; nothing was approved."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownReview:
-    """What a server lists now beside its pins. `digest`: of both; empty where the server could not be asked."""
+    """A server's present list beside its pins. `digest` is of both; empty where the server could not be asked."""
 
     review: Review
     digest: str
@@ -49,15 +49,15 @@ class PinApproval:
         self._local = local
 
     def servers(self) -> list[Server]:
-        """Return the servers that have pins, or could. Contacts nobody. Raises ConfigError, CorruptPins."""
+        """Return the servers that can have pins. Contacts none. Raises ConfigError, CorruptPins."""
         return remote_servers(read_catalog(self._config, self._local)[0], ())
 
     def pins(self, name: str) -> Pins | None:
-        """Return what was reviewed of a server; None for nothing. Contacts nobody. Raises ConfigError, CorruptPins."""
+        """Return the pins of a server; None where it has none. Does not contact it. Raises ConfigError, CorruptPins."""
         return read_catalog(self._config, self._local)[1].get(name)
 
     def review(self, name: str) -> ShownReview:
-        """Ask the server, and compare. Raises RequestError where there is no such server elsewhere, ConfigError."""
+        """Ask the server, and compare. Raises ConfigError, and RequestError where there is no such remote server."""
         catalog, pins = read_catalog(self._config, self._local)
         (found,) = review(catalog, pins, remote_servers(catalog, (name,)), development=self._development)
         return ShownReview(found, _digest(found))
@@ -65,8 +65,8 @@ class PinApproval:
     def approve(
         self, name: str, digest: str, *, by: str, reason: str = "", only: Collection[str] | None = None
     ) -> Path:
-        """Ask again, approve it (`only`: these tools of it) where it is what was read, and return the pin file. Takes
-        effect in routers that are open, at their next step.
+        """Ask again, approve the list (`only`: these tools of it) if it is the one that was shown, and return the pin
+        file. Open routers use it from their next step on.
 
         Raises DefinitionsChanged, RequestError, StorageError.
         """
@@ -99,7 +99,7 @@ class PinApproval:
 
 
 def _digest(found: Review) -> str:
-    """Return the digest of what was read: what the server lists, how it is reached, and what it was compared with."""
+    """Return the digest of what was shown: the server's list, how it is reached, and its pins."""
     if found.admitted is None:
         return ""
     tools = [[tool.card.tool, tool.card.sha256, tool.definition] for tool in found.admitted.tools]

@@ -1,12 +1,13 @@
-"""What the pages read: the index for lists, the run's own records for one decision, the config for what is in force.
+"""Reads runs for the pages: lists from the index, a decision from the run's records, the present config from its
+folder.
 
 Rules:
-1. Reading changes nothing but the index, which is a cache. The one thing that is written is a reviewer's label.
-2. A list, a timeline or an overview comes from the index alone. The files of a run are parsed for the one record, the
-   one artifact or the one chain that is asked for.
-3. A decision is explained under the config it was taken with. Where rows of it stand (file and line) is looked up in
-   the config in force, by name; a row that is not there any more has no place.
-4. What is unknown raises UnknownRun or RequestError, never KeyError.
+1. Reading writes nothing but the index, which is a cache. A reviewer's label is the one thing that is written.
+2. A list, a timeline or an overview uses the index alone. A run's files are parsed only for a requested record,
+   artifact or chain.
+3. A decision is explained under the config it was made with. The file and line of its rows are looked up by name in the
+   present config; a row that is not there any more has no place.
+4. An unknown id raises UnknownRun or RequestError, never KeyError.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bundle_router.adapters.index import RunIndex
 
 KEPT: Final = 32
-"""Recorded catalogs that are kept read."""
+"""Recorded catalogs that are kept in memory."""
 RECENT: Final = 5
 CALLS: Final = 100
 """Calls of a step that its page lists; the run's timeline has all of them."""
@@ -47,9 +48,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class DecisionDetail:
-    """One decision with all that its page says. `catalog` is the one it was taken under, `view` what the model was
-    shown; both None where the run does not hold it. `rows` are the policy rows that covered the step, and the route,
-    each with its place in the config in force. `prompt` is the question to the router's model as it is put now."""
+    """One decision with everything on its page. `catalog` is the one it was made under and `view` what the model was
+    shown; both are None where the run does not have it. `rows` are the policy rows that covered the step, and the
+    route, each with its place in the present config. `prompt` is the router's question to its model, in this
+    version's wording."""
 
     record: DecisionRecord
     line: Mapping[str, Any]
@@ -65,7 +67,7 @@ class DecisionDetail:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """The bytes of an artifact, with the type that was sniffed, and whether a browser may show it in place."""
+    """The bytes of an artifact, with the type by their contents, and whether a browser may show it in place."""
 
     data: bytes
     mime_type: str
@@ -73,25 +75,25 @@ class StoredBytes:
 
 
 class RunReader:
-    """Reads the runs of one store and the config beside them. May be used from many threads."""
+    """Reads the runs of one store and the config beside them. Safe for many threads."""
 
     def __init__(
         self, archive: RunArchive, index: RunIndex, config: str | Path | None = None, local: LocalServers | None = None
     ) -> None:
         self._archive = archive
         self.index = index
-        """Lists, timelines, overviews, and where words stand."""
+        """Lists, timelines, overviews and the full-text search."""
         self._config = config
         self._local = local
         self._catalogs: OrderedDict[str, Catalog | None] = OrderedDict()
         self.where = archive.where
-        """Where the runs are, for people."""
+        """The place of the runs, for people."""
 
     def close(self) -> None:
         self.index.close()
 
     def refresh(self, *, now: bool = False) -> str:
-        """Bring the index up to date where that was not done a moment ago; why it could not be, if so."""
+        """Update the index unless that was done a moment ago. Return why it failed, or an empty text."""
         self.index.refresh(now=now)
         return self.index.stale
 
@@ -105,7 +107,7 @@ class RunReader:
         return found
 
     def decision(self, run_id: str, seq: int) -> DecisionDetail:
-        """Return a decision with all that its page says. Raises UnknownRun, RequestError, CorruptRun."""
+        """Return a decision with everything on its page. Raises UnknownRun, RequestError, CorruptRun."""
         line, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         before, after = self.index.neighbours_of(run_id, seq)
@@ -132,7 +134,7 @@ class RunReader:
             raise CorruptRun(f"record {seq} of run {run_id!r} is not what its type says: {error}") from None
 
     def recorded_catalog(self, run_id: str, revision: str) -> Catalog | None:
-        """Return a catalog that the run was written under; None where the run does not hold it."""
+        """Return a catalog that the run was recorded under; None where the run does not have it."""
         if revision not in self._catalogs:
             try:
                 self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
@@ -143,7 +145,7 @@ class RunReader:
         return self._catalogs[revision]
 
     def why(self, run_id: str, seq: int, name: str) -> Explanation:
-        """Return the whole chain of tests on a tool or bundle at a decision. Raises as `decision`."""
+        """Return all tests of a tool or bundle at a decision. Raises as `decision` does."""
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
@@ -152,7 +154,7 @@ class RunReader:
         return explain(catalog, record.facts, before, record.step, name, lambda _: record.reply)
 
     def known_names(self, run_id: str, seq: int) -> list[str]:
-        """Return the tools and bundles that the decision's config knows. Raises as `decision`."""
+        """Return the tools and bundles that the decision's config has. Raises as `decision` does."""
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         if catalog is None:
@@ -160,7 +162,7 @@ class RunReader:
         return sorted({*catalog.bundles, *(tool for bundle in catalog.bundles.values() for tool in bundle.tools)})
 
     def _prompt(self, run_id: str, catalog: Catalog | None, record: DecisionRecord) -> tuple[str, str] | None:
-        """Return the question that was put to the router's model, in the wording of this version."""
+        """Return the question to the router's model, in the wording of this version."""
         if catalog is None or record.decision.model is None:
             return None
         from bundle_router.core.decide.asking.prompt import prompt_for
@@ -190,7 +192,7 @@ class RunReader:
         return StoredBytes(data, found, found in INLINE or sound)
 
     def verified(self, run_id: str) -> tuple[bool, str]:
-        """Return whether the run is as it was written, and what its chain protects against or is broken by."""
+        """Return whether the run's chain is intact, and what it protects against or where it breaks."""
         report = self._archive.verify(run_id)
         if report.broken is not None:
             return False, f"record {report.broken.seq}: {report.broken.detail}"
@@ -199,7 +201,7 @@ class RunReader:
     # --- a reviewer's word -------------------------------------------------------------------------------------------
 
     def label(self, run_id: str, seq: int, *, needed: tuple[str, ...], not_needed: tuple[str, ...], by: str) -> None:
-        """Keep what a reviewer says of a decision. Raises RequestError for a bundle that its config has not."""
+        """Store a reviewer's label of a decision. Raises RequestError for a bundle that its config does not have."""
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
         for id_ in (*needed, *not_needed):
@@ -219,7 +221,7 @@ class RunReader:
     # --- the config in force -----------------------------------------------------------------------------------------
 
     def in_force(self) -> tuple[Catalog | None, list[str]]:
-        """Return the config in force; or None and what is wrong with it, one line each."""
+        """Return the present config; or None and what is wrong with it, one line each."""
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
@@ -228,7 +230,7 @@ class RunReader:
             return None, str(error).splitlines() if isinstance(error, ConfigError) else [error.message]
 
     def pins(self, server: str) -> Any:
-        """Return what was reviewed of a server; None where nothing was. Raises CorruptPins."""
+        """Return the pins of a server; None where it has none. Raises CorruptPins."""
         from bundle_router.wiring.catalogs import open_pins
 
         return open_pins(self._config).read(server)
@@ -247,7 +249,7 @@ class RunReader:
         return (*rows, *((("route", route, places.get(("routes", route))),) if route else ()))
 
     def row_places(self) -> Mapping[tuple[str, str], Place]:
-        """Return where each named row of routes and policies stands in the config in force."""
+        """Return the place of each named row of routes and policies in the present config."""
         import tomllib
 
         from bundle_router.adapters.config_files import read_config
@@ -279,9 +281,9 @@ def open_reader(
     local: LocalServers | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> RunReader:
-    """Open the reader of a runs folder, or of a database, with its index up to date. Raises RequestError, StorageError.
+    """Open the reader of a runs folder, or of a database, and update its index. Raises RequestError, StorageError.
 
-    `report` is told how many of how many changed runs were read.
+    `report` gets the number of changed runs read so far, and of all.
     """
     from bundle_router.adapters.archive import open_archive
     from bundle_router.adapters.index import RunIndex, index_url

@@ -1,4 +1,4 @@
-"""What settles questions: the search over a catalog, what embeds for it, and the models behind it."""
+"""Builds what answers questions: the search over a catalog, its embedder, and the models."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 SEARCH_LIBRARIES: Final = ("bm25s", "PyStemmer")
 MIN_CACHED: Final = 300
-"""Bundles and tools from which on an index is kept on disk. Fewer are indexed in less than a tenth of a second."""
+"""Bundles and tools from which on an index is cached on disk. Fewer are indexed in less than a tenth of a second."""
 MOST: Final = 0.5
-"""Share of the documents that may change for an index to be made of the last one."""
+"""Share of the documents up to which a changed index is updated rather than built again."""
 
 
 def _searchable_texts(catalog: Catalog) -> Texts:
-    """Return what search may read. Cards of servers elsewhere are in a catalog because a person pinned them."""
+    """Return the texts that search may read. A catalog has cards of remote servers only if a person pinned them."""
     from bundle_router.core.search.corpus import texts_of
 
     reviewed = {name for name, card in catalog.cards.items() if catalog.servers[card.server].traits.is_remote}
@@ -40,16 +40,16 @@ def _searchable_texts(catalog: Catalog) -> Texts:
 
 
 class SearchMaker:
-    """Makes searches, one catalog's after the other's. Where few texts are others than the last time, because one
-    server changed, its index is made of that one. For one thread at a time."""
+    """Builds searches, for one catalog after another. Where few texts changed, because one server did, it updates the
+    last index. For one thread at a time."""
 
     def __init__(self) -> None:
         self._last: tuple[Texts, LexicalIndex] | None = None
 
     def __call__(self, catalog: Catalog) -> Search:
-        """Return the search over a catalog, its index from the user's cache where making it anew takes longer.
+        """Return the search over a catalog, with its index from the user's cache where building it takes longer.
 
-        Raises NotInstalled where its library is not there. Takes up to seconds for thousands of tools.
+        Raises NotInstalled where its library is missing. Takes up to seconds for thousands of tools.
         """
         from bundle_router.adapters.bm25 import english_stemmer
         from bundle_router.core.search.corpus import outline_of
@@ -68,7 +68,7 @@ class SearchMaker:
         return Search(index, outline_of(texts), analyzer)
 
     def _update_index(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
-        """Return the last index with what changed since; None where there is none, or most of it did."""
+        """Return the last index, updated; None where there is none, or most of it changed."""
         from bundle_router.core.search.corpus import changes_between
 
         if self._last is None:
@@ -97,14 +97,14 @@ def _kept_or_built(texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIn
 
 
 def make_search(catalog: Catalog) -> Search:
-    """Return the search over one catalog. See `SearchMaker`."""
+    """Return the search over one catalog (see `SearchMaker`)."""
     return SearchMaker()(catalog)
 
 
 def open_selector(
     catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
 ) -> StagedSelector:
-    """Return what settles questions, in the order of `[fallback]`. Loads nothing yet: the first question begins it."""
+    """Return the selector that answers questions in the order of `[fallback]`. The first question loads it."""
     from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
     meanings = open_meanings(catalog, clock, diagnostics, memories.bundles if memories is not None else None)
@@ -114,7 +114,7 @@ def open_selector(
 
 
 def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) -> ToolSearch:
-    """Return what ranks tools, over the index that settles questions, where there is one. Loads nothing yet."""
+    """Return the ranking of tools, over the selector's index where there is one. Loads nothing yet."""
     from bundle_router.engine.selecting import RankedTools, SearchSelector
 
     search = selector.index if selector is not None else None
@@ -122,7 +122,7 @@ def open_tool_search(selector: StagedSelector | None, diagnostics: Diagnostics) 
 
 
 def open_embedder(catalog: Catalog) -> Embedder | None:
-    """Return what the config embeds with; None where it names nothing. Loads nothing yet."""
+    """Return the config's embedder; None where it names none. Loads nothing yet."""
     chosen = catalog.settings.search.embeddings
     if chosen is None:
         return None
@@ -136,7 +136,7 @@ def open_embedder(catalog: Catalog) -> Embedder | None:
 
 
 def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Passage] = ()) -> Vectors | Embedding:
-    """Return the vectors of a catalog's texts and of remembered steps, from the user's cache where a text is unchanged.
+    """Return the vectors of a catalog's texts and of remembered steps, from the user's cache for unchanged texts.
     Blocks, for minutes when thousands of texts are new."""
     from bundle_router.adapters.embeddings import vectors_for
 
@@ -151,7 +151,7 @@ def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage,
 
 
 def _remembered_passages(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
-    """Return the past steps that can be recalled. Not by meaning where another embedder measured."""
+    """Return the past steps that can be recalled; without their vectors where another embedder made them."""
     recollection = memory.recollection if memory is not None else None
     if recollection is None:
         return ()
@@ -175,11 +175,11 @@ def _vector_store(embedder: Embedder) -> VectorStore:
 
 
 def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | None = None) -> Search:
-    """`make_search` for requests that are known beforehand, such as past steps: it understands exactly these, where the
-    config names an embedder, and recalls these and what `memory` remembers. Where that one fails it searches by words
-    alone, as a router would, and warns of it.
+    """Return the search for requests that are known in advance, such as past steps: it embeds exactly these, where the
+    config names an embedder, and recalls these and `memory`. If the embedder fails it searches by words alone, as a
+    router would, and warns.
 
-    Blocks while what is new is embedded. Raises NotInstalled as `make_search` does.
+    Blocks while new texts are embedded. Raises NotInstalled as `make_search` does.
     """
     search, embedder = make_search(catalog), open_embedder(catalog)
     recollection = memory.recollection if memory is not None else None
@@ -212,7 +212,7 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
 def open_meanings(
     catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
 ) -> Meanings | None:
-    """Return what asks the config's embedder, of a step and of what `memory` remembers; None where it names none."""
+    """Return the client of the config's embedder, for steps and for `memory`; None where the config names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
     if chosen is None or embedder is None:
         if memory is not None and memory.recollection is not None:
@@ -230,7 +230,7 @@ def open_meanings(
 
 
 def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Diagnostics) -> ModelSelector | None:
-    """Return what asks the config's models; None where it names none. Loads nothing yet."""
+    """Return the selector that asks the config's models; None where it names none. Loads nothing yet."""
     settings = catalog.settings
     if not settings.model.names or "model" not in settings.fallback.order:
         return None
@@ -240,7 +240,7 @@ def open_model(catalog: Catalog, runs: str | Path, clock: Clock, diagnostics: Di
 def open_models(
     settings: Settings, models: Sequence[ModelSettings], runs: str | Path, clock: Clock, diagnostics: Diagnostics
 ) -> list[ModelSelector]:
-    """Return what asks each of `models`, over one client: to close one of them closes all. Loads nothing yet."""
+    """Return a selector for each of `models`, over one client: closing one closes all. Loads nothing yet."""
     from bundle_router.adapters.answer_store import SqlAnswers
     from bundle_router.adapters.llm import LiteLlm
     from bundle_router.adapters.loop import CLEAN_UP_S, LoopThread

@@ -1,4 +1,4 @@
-"""What a person needs to know of tool servers before approving them: their lists now, against their pins."""
+"""Reviews of tool servers before they are approved: their present lists, compared with their pins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One server as it is now. `admitted` and `comparison` are None where it could not be asked; `error` says why."""
+    """The review of one server. `admitted` and `comparison` are None where it could not be asked; `error` says why."""
 
     server: Server
     pins: Pins | None
@@ -33,17 +33,17 @@ class Review:
 
     @property
     def command(self) -> str:
-        """What is started, or asked."""
+        """The command that is started, or the address that is asked."""
         return " ".join((self.server.command or "", *self.server.args)) or self.server.url or ""
 
     @property
     def clean(self) -> bool:
-        """Whether it was asked, and is as it was reviewed."""
+        """Whether the server was asked and equals its pins."""
         return self.comparison is not None and self.pins is not None and self.comparison.clean
 
     @property
     def added(self) -> dict[str, AdmittedTool]:
-        """The tools that nobody has reviewed, by name."""
+        """The tools that have no pin, by name."""
         if self.admitted is None or self.comparison is None:
             return {}
         names = self.comparison.of("added")
@@ -69,8 +69,8 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
 def review(
     catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool
 ) -> Iterator[Review]:
-    """Ask the servers, all at once, and compare them one by one: what is approved of one may be written before the next
-    is looked at. Starts processes (stdio) only with `development`; ends them."""
+    """Ask the servers, all at once, and yield their reviews one by one, so that one may be approved before the next is
+    looked at. Starts processes (stdio) only with `development`; ends them."""
     from bundle_router.core.tools.warning_light.inspect import lights
     from bundle_router.wiring.toolservers import admitted_now
 
@@ -102,8 +102,8 @@ def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhoo
 
 
 def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
-    """Yield the review for a terminal: what changed, field by field, and what the warning light saw. `full` adds the
-    whole text of tools that nobody has reviewed, in ASCII."""
+    """Yield the review for a terminal: the changes, field by field, and the warning light's findings. `full` adds the
+    whole text of tools without pins, in ASCII."""
     if one.comparison is None or one.admitted is None:
         yield f"{one.server.name}: can't be reviewed: {one.error}"
         return
@@ -130,7 +130,7 @@ def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
 
 
 def _warnings(one: Review) -> Iterator[str]:
-    """Yield what warns: the server's own instructions once, whichever tools they stand over; then tool by tool."""
+    """Yield the warnings: once for the server's own instructions, then tool by tool."""
     own = {finding: None for light in one.lights for finding in light.verdict.findings if _is_of_server(finding)}
     if own:
         yield f"  WARNING  {one.server.name}: its instructions speak to the model"
@@ -152,7 +152,7 @@ def _finding(finding: LightFinding) -> str:
 
 
 def _new_tool(tool: AdmittedTool) -> Iterator[str]:
-    """Yield the description as it came, with what a reader can't see written out."""
+    """Yield a new tool's description, with invisible characters spelled out."""
     definition = json.loads(tool.definition)
     arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
     yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"

@@ -1,4 +1,4 @@
-"""Tool servers: behind their pins for a router, and as they are now for whoever reviews them."""
+"""Opens tool servers: behind their pins for a router, and without pins for a review."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from bundle_router.engine.upstreams import Servers
 
 Development = bool | Literal["unpinned"]
-"""What a config file can't grant itself: servers that are processes; trusted servers that nobody has pinned."""
+"""What a config file can't grant itself: servers that are processes, and trusted servers without pins."""
 REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
 AT_ONCE: Final = 32
-"""Servers that a review asks at a time: of some hundred processes that start at once many are late."""
+"""Servers that a review asks at a time: of some hundred processes that start together many are late."""
 
 
 class PinnedServers:
-    """The tool servers of a config: one set of sessions, and what may be used of it behind each state of the pins.
-    Contacts nobody and loads no SDK yet."""
+    """The tool servers of a config: one set of sessions, and a view of it for each state of the pins. Contacts no
+    server and loads no SDK yet."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class PinnedServers:
         )
 
     def servers_behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
-        """Return the servers behind these pins; `catalog` has their cards. Arguments are checked against those from now
-        on: a tool whose pin changed is not to be had behind earlier ones any more (`Servers.narrow`). `approved`: as
-        `Servers` takes it."""
+        """Return the servers behind these pins; `catalog` has their cards. From now on arguments are checked against
+        those, so a tool whose pin changed can't be used behind earlier pins any more (`Servers.narrow`). `approved`: as
+        there."""
         from bundle_router.engine.upstreams import Servers
 
         self._schema_of = _schemas_of(catalog)
@@ -72,7 +72,7 @@ class PinnedServers:
 
 
 def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | None]:
-    """Return the schemas of the catalog's cards, each read once."""
+    """Return a look-up of the cards' schemas that reads each once."""
     schemas: dict[str, Mapping[str, Any]] = {}
 
     def schema_of(server: str, tool: str) -> Mapping[str, Any] | None:
@@ -88,8 +88,8 @@ def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | No
 
 
 def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
-    """Return what each of the servers lists now, asked `AT_ONCE` at a time, its tokens counted where that is possible;
-    or why there is nothing. Starts processes (stdio) only with `development`, and ends them."""
+    """Return what each server lists now, asked `AT_ONCE` at a time, with its tokens counted where possible; or why
+    there is no list. Starts processes (stdio) only with `development`, and ends them."""
     from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.system import SystemClock
