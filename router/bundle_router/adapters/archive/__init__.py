@@ -1,10 +1,10 @@
-"""The reader of recorded runs: lists, reads, verifies and prunes them, beside their writers or long after.
+"""The reader of recorded runs: lists, reads, verifies and prunes them, also while they are written.
 
 Rules:
-1. Reading never writes: a torn end is reported and left alone, an open run is read up to where it is now.
-2. Order is the sequence. Neither file times nor the wall-clock times in records are trusted for it.
-3. Reading is tolerant (unknown fields, unknown record types), and never silent about a line it can't read.
-4. A run that some process works on is never pruned: its lock is tried, and held while the run is deleted.
+1. Reading never writes: a torn end is reported and left alone, and an open run is read up to its present end.
+2. The order of records is their sequence. File times and the wall-clock times in records are not trusted for it.
+3. Reading tolerates unknown fields and record types, but always reports a line it can't read.
+4. An open run is never pruned: its lock is tried, and held while the run is deleted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def open_archive(place: str | Path) -> RunArchive:
 
 
 def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None:
-    """Return where the heads of runs are kept; None where `[records]` asks for none. Raises RequestError without the
-    key's variable."""
+    """Return the store of run heads; None if `[records]` configures none. Raises RequestError if the key's variable is
+    unset."""
     if settings.heads is None and settings.key is None:
         return None
     name = (settings.key or "")[2:-1]

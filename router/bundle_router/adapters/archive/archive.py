@@ -1,4 +1,4 @@
-"""What can be read of recorded runs, wherever they are kept. See `bundle_router.adapters.archive` for the rules."""
+"""Reads recorded runs, wherever they are stored. See `bundle_router.adapters.archive` for the rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
-"""The note of a run without a kept head."""
+"""Note about the protection of a run without a kept head."""
 SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
 KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects as far as it is out of reach"
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
@@ -43,11 +43,11 @@ class TornTail:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run at a glance; no record is parsed.
+    """Summary of one run, made without parsing records.
 
-    `state`: `open` (some process works on it: `pid`, 0 if unknown), `closed`, `ended` (nobody works on it, and nobody
-    closed it), or `unreadable` (`problem` says why). `records` is what the end of the run says, for runs that are not
-    closed the lines there are now. `bytes` counts everything that is kept of the run.
+    `state`: `open` (some process works on it: `pid`, 0 if unknown), `closed`, `ended` (no process works on it, but it
+    was not closed), or `unreadable` (`problem` says why). `records` is the count in the run's end; for runs that are
+    not closed, the number of lines. `bytes` counts everything stored for the run.
     """
 
     run_id: str
@@ -68,10 +68,10 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a walk along a run's chain found. `broken` is the first bad record; `records` before it are good.
+    """Result of walking a run's chain. `broken` is the first bad record; `records` before it are good.
 
-    `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end) or what is odd but
-    no fault (a torn end, one healed before). `protection` is what would show that somebody forged it.
+    `notes` says what can't be known (the chain has no key; an unclosed run may have lost its end) or what is unusual
+    but no error (a torn end, a repaired one). `protection` says what would reveal a forgery.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ class VerifyReport:
 
 
 class KeptArtifacts(Protocol):
-    """The artifacts of one run, to read."""
+    """Read access to the artifacts of one run."""
 
     def get(self, sha256: str) -> bytes: ...
 
@@ -100,11 +100,11 @@ class KeptArtifacts(Protocol):
 
 
 class RunArchive(ABC):
-    """The runs of one store, to read. What is abstract is where they are kept; the rest is the same for all."""
+    """Read access to the runs of one store. The abstract methods are the access to storage; the rest is shared."""
 
     where: str
     heads: FolderHeads | None = None
-    """Where the heads of runs are kept, if they are."""
+    """Store of the run heads, if they are kept."""
 
     @abstractmethod
     def run_ids(self) -> list[str]:
@@ -112,15 +112,15 @@ class RunArchive(ABC):
 
     @abstractmethod
     def summary(self, run_id: str) -> RunSummary:
-        """Return one run at a glance. Raises UnknownRun."""
+        """Return the summary of one run. Raises UnknownRun."""
 
     @abstractmethod
     def path_text(self, run_id: str) -> str:
-        """Return where a run is kept, for people. Raises UnknownRun."""
+        """Return the place of a run as text for people. Raises UnknownRun."""
 
     @abstractmethod
     def header(self, run_id: str) -> RunHeader:
-        """Return what `run.json` says. Raises UnknownRun, CorruptRun."""
+        """Return the content of `run.json`. Raises UnknownRun, CorruptRun."""
 
     @abstractmethod
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
@@ -128,7 +128,7 @@ class RunArchive(ABC):
 
     @abstractmethod
     def lines(self, run_id: str) -> Mapping[str, Iterator[bytes]]:
-        """Return the complete lines of a run, as they are at the time of the call, by the file they are in."""
+        """Return the complete lines of a run at the time of the call, by file."""
 
     @abstractmethod
     def stamps(self) -> dict[str, RunStamp]:
@@ -136,9 +136,9 @@ class RunArchive(ABC):
 
     @abstractmethod
     def lines_after(self, run_id: str, positions: Mapping[str, int]) -> Mapping[str, Iterator[tuple[bytes, int]]]:
-        """Return the complete lines after a position in each file (0: the beginning), each with the position after it.
+        """Return the complete lines after a position in each file (0: the start), each with the position after it.
 
-        Positions mean something to this archive alone. Raises UnknownRun.
+        Positions are specific to this archive. Raises UnknownRun.
         """
 
     @abstractmethod
@@ -150,15 +150,15 @@ class RunArchive(ABC):
 
     @abstractmethod
     def add_label(self, run_id: str, correction: StepLabel) -> str:
-        """Add one label; return where it is kept, for people. Raises StorageError."""
+        """Add one label; return its place as text for people. Raises StorageError."""
 
     @abstractmethod
     def delete(self, run_id: str) -> bool:
-        """Delete a run; False when somebody works on it. Raises StorageError."""
+        """Delete a run; return False if it is in use. Raises StorageError."""
 
     @abstractmethod
     def finish_deletions(self) -> None:
-        """End what a deletion that was interrupted left behind."""
+        """Finish interrupted deletions."""
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         """Return the torn ends of a run's files."""
@@ -175,7 +175,7 @@ class RunArchive(ABC):
         return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)
 
     def sub_runs(self, run_id: str) -> list[RunSummary]:
-        """Return the runs that began below this one, in the order they were opened. Reads the header of every run."""
+        """Return the runs started below this one, in the order they were opened. Reads the header of every run."""
         below = []
         for other in self.run_ids():
             with contextlib.suppress(UnknownRun, CorruptRun):  # pruned meanwhile; unreadable
@@ -187,17 +187,16 @@ class RunArchive(ABC):
         return UnknownRun(f"there is no run {run_id!r} in {self.where}", advice="`bundle-router runs list` lists them")
 
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]:
-        """Return the catalog of a revision the run was written under (default: the first), checked against that
-        revision.
+        """Return a catalog that the run was written under (default: the first), checked against its revision.
 
-        Raises UnknownRun, CorruptRun when it is not there or is not what its revision says.
+        Raises UnknownRun; CorruptRun if it is missing or does not match its revision.
         """
         place = self.path_text(run_id)
         kept = next((one for one in self.header(run_id).catalogs if revision in (None, one.revision)), None)
         if kept is None and revision is None:
             raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
         stated = kept.revision if kept is not None else str(revision)
-        name = kept.file if kept is not None else catalog_file(stated)  # else put beside after run.json was written
+        name = kept.file if kept is not None else catalog_file(stated)  # not yet named in run.json
         if not name.startswith("catalog") or "/" in name:
             raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
         catalog = self.catalog_json(run_id, name, stated)
@@ -208,18 +207,18 @@ class RunArchive(ABC):
     # --- records ----------------------------------------------------------------------------------------------------
 
     def records(self, run_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of a run in the order of their `seq`, in memory for one line of each file.
+        """Yield the records of a run in the order of their `seq`, with one line of each file in memory.
 
-        A torn end is left out (see `torn`). Raises UnknownRun, CorruptRun at a line that is not a record. Hashes are
-        not checked: that is what `verify` is for.
+        A torn end is left out (see `torn`). Raises UnknownRun; CorruptRun at a line that is no record. Hashes are not
+        checked (see `verify`).
         """
         place = self.path_text(run_id)
         streams = [_parse_lines(f"{place}/{name}", lines) for name, lines in self.lines(run_id).items()]
         yield from heapq.merge(*streams, key=lambda record: record["seq"])
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the records after a position in each file (see `lines_after`), in the order of their `seq`; positions
-        move along. Raises UnknownRun, CorruptRun."""
+        """Yield the records after a position in each file (see `lines_after`), in the order of their `seq`, and update
+        `positions`. Raises UnknownRun, CorruptRun."""
         place = self.path_text(run_id)
 
         def parsed(name: str, lines: Iterator[tuple[bytes, int]]) -> Iterator[tuple[int, str, int, dict[str, Any]]]:
@@ -236,7 +235,7 @@ class RunArchive(ABC):
             yield record
 
     def record(self, run_id: str, seq: int) -> dict[str, Any] | None:
-        """Return one record; None where the run has none of that number. Lines that are others' are not parsed."""
+        """Return one record, or None if the run has no such number. Other lines are not parsed."""
         wanted = f'"seq":{seq},'.encode()
         for lines in self.lines(run_id).values():
             for line in lines:
@@ -253,7 +252,7 @@ class RunArchive(ABC):
                 yield self._read(run_id, record, DecisionRecord.from_json)
 
     def values(self, run_id: str) -> Iterator[Record]:
-        """Yield the records of a run as values, without those of types that this version does not know."""
+        """Yield the records of a run as values, without those of unknown types."""
         for record in self.records(run_id):
             if (value := self._read(run_id, record, read_record)) is not None:
                 yield value
@@ -274,7 +273,8 @@ class RunArchive(ABC):
         return last
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """Return one record with all that a stranger needs to check it. Raises UnknownRun, RequestError, CorruptRun."""
+        """Return one record with all that is needed to check it elsewhere. Raises UnknownRun, RequestError,
+        CorruptRun."""
         report = self.verify(run_id)
         if report.broken is not None:
             raise CorruptRun(f"run {run_id!r} is not as it was written: {report.broken.detail}", advice=ADVICE)
@@ -289,7 +289,7 @@ class RunArchive(ABC):
         return make_receipt(self.header(run_id), lines, catalog, found[-1].hash)
 
     def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
-        """Return every text that is kept of a run, in lines, by the file it is in."""
+        """Return every stored text of a run as lines, by file."""
         header = self.header(run_id)
         yield "run.json", header.to_text().splitlines()
         for one in header.catalogs:
@@ -298,7 +298,7 @@ class RunArchive(ABC):
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 
     def named_artifacts(self, run_id: str) -> set[str]:
-        """Return the digests of all artifacts that records name. Lines that name none are not parsed."""
+        """Return the digests of all artifacts that the records name. Lines that name none are not parsed."""
         found: set[str] = set()
         for lines in self.lines(run_id).values():
             for line in lines:
@@ -310,14 +310,14 @@ class RunArchive(ABC):
     # --- whether it is as it was written ----------------------------------------------------------------------------
 
     def verify(self, run_id: str) -> VerifyReport:
-        """Walk the chain of a run, and check the end of a closed run and its catalogs.
+        """Check the chain of a run, its catalogs, and the end of a closed run.
 
-        Raises UnknownRun, StorageError when it can't be read; what is wrong with the run is in the report.
+        Raises UnknownRun, or StorageError if it can't be read. Defects of the run are in the report.
         """
         place, state = self.path_text(run_id), self.summary(run_id).state
         head, problems, notes = self._verify_header(run_id, place)
         files = self.lines(run_id)
-        while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed since: not one instant
+        while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed meanwhile: read again
             (head, problems, notes), files = again, self.lines(run_id)
         kept = self.heads.read(run_id) if self.heads is not None else None
         if self.heads is not None:
@@ -339,18 +339,18 @@ class RunArchive(ABC):
         )
 
     def missing(self) -> list[str]:
-        """Return what is missing of the runs whose heads are kept, one sentence each."""
+        """Return what the kept heads know of and the store lacks, one sentence each."""
         return missing_runs(self.heads.all(), self.run_ids()) if self.heads is not None else []
 
     def verify_artifacts(self, run_id: str) -> list[str]:
-        """Return what is wrong with the bytes that the records refer to, one sentence each. Reads all of them."""
+        """Check the bytes of all artifacts that the records name. Return the errors, one sentence each."""
         kept = self.artifacts(run_id)
         wrong = [text for text in kept.problems() if not text.endswith("it can be deleted")]
         gone = self.named_artifacts(run_id) - {artifact.sha256 for artifact in kept.iter()}
         return wrong + [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
 
     def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str]]:
-        """Return the end that `run.json` states, what is wrong with it or the catalogs, and what is worth knowing."""
+        """Return the end that `run.json` states, the errors in it or in the catalogs, and notes."""
         try:
             header = self.header(run_id)
         except CorruptRun as error:
@@ -376,7 +376,7 @@ class RunArchive(ABC):
 
 
 def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records of one file. Raises CorruptRun at a line that is none, or whose `seq` does not rise."""
+    """Yield the records of one file. Raises CorruptRun at a line that is no record, or whose `seq` does not rise."""
     before = -1
     for number, line in enumerate(lines, start=1):
         try:
@@ -390,7 +390,7 @@ def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]
 
 
 def summary_of(header: RunHeader, **found: Any) -> RunSummary:
-    """Return the summary of a run from its header and what was found beside it (`records`: of a run not closed)."""
+    """Return the summary of a run from its header and other fields (`records`: for a run that is not closed)."""
     if header.head is not None:
         found["records"] = header.head.count
     return RunSummary(

@@ -1,4 +1,4 @@
-"""The archive of runs in PostgreSQL: lists, reads, verifies and deletes them, and takes runs in from elsewhere."""
+"""The archive of runs in PostgreSQL: lists, reads, verifies and deletes them, and imports runs of other stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bundle_router.review.learning.recorded_steps import StepLabel
 
 BATCH: Final = 1000
 LONG_S: Final = 3600.0
-"""A run may be large: taking one in may take this long as a whole."""
+"""Seconds that importing a whole, perhaps large, run may take."""
 
 _SUMMARY: Final = """
 select coalesce(ended, header), next_seq,
@@ -38,7 +38,7 @@ from router_runs where run_id = %s
 
 
 class PostgresArchive(RunArchive):
-    """The runs of one database. Deletes and takes in; changes nothing else."""
+    """The runs of one database. Deletes and imports runs; changes nothing else."""
 
     def __init__(self, url: str, *, wait_s: float = 30.0) -> None:
         plain, objects = without_objects(url)
@@ -167,7 +167,7 @@ class PostgresArchive(RunArchive):
         return True
 
     def finish_deletions(self) -> None:
-        """Free artifacts that a deletion which was interrupted left to nobody, and catalogs that no run names."""
+        """Delete artifacts and catalogs that no run names, which interrupted deletions left behind."""
         orphans = self._pool.fetch(
             "select sha256 from router_artifacts a where not exists "
             "(select from router_run_artifacts r where r.sha256 = a.sha256)"
@@ -179,7 +179,7 @@ class PostgresArchive(RunArchive):
     def take_in(self, source: RunArchive, run_id: str) -> None:
         """Copy a whole run from another store, in one transaction. The caller has verified it.
 
-        Raises RequestError where there is a run of that id, StorageError.
+        Raises RequestError if a run of that id exists, StorageError.
         """
         header = source.header(run_id)
         try:

@@ -1,4 +1,4 @@
-"""The heads of runs in a folder: one small file for each run, rewritten after each record. See `core.records.heads`."""
+"""Stores the heads of runs in a folder, one small file a run, rewritten after each record. See `core.records.heads`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, storage_error
 
 HEADS: Final = ".heads"
-"""The folder of heads in a runs directory, unless the config names another."""
+"""Default folder of heads, in the runs directory."""
 _SUFFIX: Final = ".head"
 _COUNTER: Final = ".count"
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -24,14 +24,14 @@ _MAX: Final = 4096
 
 
 class FolderHeads:
-    """Heads in a folder, signed where a key is given. Any number of processes may write them."""
+    """Heads in a folder, signed if there is a key. Any number of processes may write them."""
 
     def __init__(self, folder: str | Path, key: bytes | None = None) -> None:
         self.folder = Path(folder)
         self.key = key
 
     def note(self, run_id: str, count: int, hash_: str, *, pruned: bool = False) -> None:
-        """Write that the run holds at least these records; a head never goes back. Raises StorageError, CorruptRun."""
+        """Store that the run holds at least these records. The count never falls. Raises StorageError, CorruptRun."""
         try:
             with self._lock_head(run_id + _SUFFIX) as fd:
                 before = _read(fd, self.folder / run_id)
@@ -46,7 +46,7 @@ class FolderHeads:
             raise storage_error(f"can't keep the head of run {run_id!r} in {self.folder}", error) from error
 
     def prune(self, run_id: str) -> None:
-        """Mark the head of a run that was deleted on purpose. One that has none is left alone."""
+        """Mark the head of a run that was deleted on purpose. Does nothing without a head."""
         if (head := self.read(run_id)) is not None:
             self.note(run_id, head.count, head.hash, pruned=True)
 
@@ -65,7 +65,7 @@ class FolderHeads:
             os.close(fd)
 
     def all(self) -> Mapping[str, KeptHead]:
-        """Return every head by the id of its run. Raises CorruptRun, StorageError."""
+        """Return all heads by run id. Raises CorruptRun, StorageError."""
         names = [path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}")]
         found = {name: self.read(name) for name in sorted(names) if RUN_ID.fullmatch(name)}
         return {name: head for name, head in found.items() if head is not None}
@@ -91,7 +91,7 @@ class FolderHeads:
 
 
 def _read(fd: int, path: Path) -> KeptHead | None:
-    """Return the head in a file; None where it is empty: then its process died before it wrote."""
+    """Return the head in a file; None for an empty file, whose writer died before it wrote."""
     text = os.pread(fd, _MAX, 0)
     if not text.strip():
         return None
@@ -102,7 +102,7 @@ def _read(fd: int, path: Path) -> KeptHead | None:
 
 
 class HeadKeepingStore:
-    """A store whose runs' heads are kept: wraps any other, which answers all that is not said here."""
+    """A run store that also keeps each run's head. Wraps another store, to which it delegates everything else."""
 
     def __init__(self, store: Any, heads: FolderHeads) -> None:
         self._store, self._heads = store, heads
@@ -121,7 +121,7 @@ class HeadKeepingStore:
 
 
 class HeadKeepingLog:
-    """A handle whose appends are acknowledged when the head is kept."""
+    """A run log whose appends are acknowledged only after the head is stored."""
 
     def __init__(self, log: Any, run_id: str, heads: FolderHeads) -> None:
         self._log, self._run_id, self._heads = log, run_id, heads
@@ -129,7 +129,7 @@ class HeadKeepingLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """As of the wrapped log. The record stands in the run even where its head could not be kept (StorageError)."""
+        """Append as the wrapped log does. If storing the head fails (StorageError), the record is in the run anyway."""
         done: Appended = self._log.append(file, record, only_at=only_at, wait_s=wait_s)
         if done.seq is not None:
             self._heads.note(self._run_id, done.seq + 1, done.hash)

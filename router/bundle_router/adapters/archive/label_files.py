@@ -1,10 +1,10 @@
 """Reviewers' labels: `labels.jsonl` in the run directory, one JSON object a line (schema `bundle-router.label/1`).
 
 Rules:
-1. A label is appended with one `write()`, ended by a newline. Nothing is ever taken back: a later line overrules an
-   earlier one for the bundles it names.
-2. The file stands beside the records and is no part of their chain: a run may be labelled long after it was closed.
-3. It is read as strictly as it is written. A last line that is cut off was never acknowledged, and does not count.
+1. A label is appended with one `write()` that ends in a newline. None is ever removed: a later line overrides earlier
+   ones for the bundles it names.
+2. The file is not part of the records' chain: a run may be labelled long after it was closed.
+3. Reading is as strict as writing. An incomplete last line was never acknowledged, and is ignored.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
 
 
 def _cut_torn_end(descriptor: int) -> None:
-    """End a line that was cut off, lest it swallow the next one. The caller holds the lock."""
+    """Terminate an incomplete last line, so that it does not merge with the next one. The caller holds the lock."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
 def label_line(correction: StepLabel) -> str:
-    """Return the line of a label, without its newline."""
+    """Serialize a label as one line, without a newline."""
     return encode(correction.model_dump(mode="json", by_alias=True))
 
 
 def correction_from(where: str, line: str | bytes) -> StepLabel:
-    """Return the label of a line. Raises CorruptRun, which says `where`."""
+    """Parse a label's line. Raises CorruptRun, which names `where`."""
     try:
         return StepLabel.model_validate(json.loads(line))
     except (ValidationError, ValueError, RecursionError) as wrong:

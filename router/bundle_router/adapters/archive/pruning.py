@@ -1,4 +1,4 @@
-"""Deleting runs by age or size, never one that is open."""
+"""Deletes runs by age or size, never an open one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bundle_router.errors import CorruptRun, UnknownRun
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What `prune` deleted (or would), and what it kept although a limit asked for it, with the reason."""
+    """The runs that `prune` deleted (or would), and those that it kept beyond a limit, with the reason."""
 
     deleted: tuple[str, ...]
     kept: tuple[tuple[str, str], ...]
@@ -28,10 +28,10 @@ def prune(
     dry_run: bool = False,
 ) -> PruneResult:
     """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
-    have at most `max_bytes`. Never one that is open; one without a readable time is kept and named.
+    have at most `max_bytes`. An open run is never deleted; a run without a readable time is kept and named.
 
-    A run ended when it was closed, else at its last decision, else when it was opened, by the records' own times.
-    Raises ValueError for a `now` that is no time or when no limit is given, StorageError when a run can't be deleted.
+    By the records' own times, a run ended when it was closed, else at its last decision, else when it was opened.
+    Raises ValueError for an invalid `now` or if no limit is given, StorageError if a run can't be deleted.
     """
     instant = _instant(now)
     if instant is None or (older_than_s is None and max_bytes is None):
@@ -62,7 +62,7 @@ def prune(
 
 
 def _ended(archive: RunArchive, run: RunSummary) -> float:
-    """Return seconds since the epoch; 0 where no time can be read."""
+    """Return when a run ended, in seconds since the epoch; 0 if no time can be read."""
     times = [run.closed, run.opened]
     if run.closed is None:
         with contextlib.suppress(CorruptRun, UnknownRun):
@@ -72,7 +72,7 @@ def _ended(archive: RunArchive, run: RunSummary) -> float:
 
 
 def _instant(text: str) -> float | None:
-    """Return seconds since the epoch of an RFC 3339 time with its offset; None for anything else."""
+    """Parse an RFC 3339 time with its offset into seconds since the epoch; None for anything else."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

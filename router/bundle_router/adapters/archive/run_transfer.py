@@ -1,4 +1,4 @@
-"""Carries whole runs from one store to another. The directory form is what both sides agree on."""
+"""Copies whole runs from one store to another, by way of the directory form."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error
 
 _BEGUN: Final = ".importing-"
-"""Before the id of a run that is being written; no run id starts with a dot."""
+"""Prefix of a run that is being written; no run id starts with a dot."""
 
 
 def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
-    """Copy runs that are as they were written, whole; return how many. What is there already is not touched.
+    """Copy whole, intact runs; return how many. The target's own runs are not touched.
 
-    Raises CorruptRun for one that is broken, RequestError where the target has a run of its id, StorageError.
+    Raises CorruptRun for a broken run, RequestError if the target has a run of the same id, StorageError.
     """
     for run_id in run_ids:
         report = source.verify(run_id)
@@ -41,7 +41,7 @@ def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
 
 
 def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
-    """Write the directory form of a run; it appears whole or not at all. Raises RequestError, StorageError."""
+    """Write the directory form of a run, atomically. Raises RequestError, StorageError."""
     path, beside = root / run_id, root / f"{_BEGUN}{run_id}"
     if path.exists():
         raise RequestError(f"there is a run {run_id!r} in {root}", advice="prune it first, or choose another folder")

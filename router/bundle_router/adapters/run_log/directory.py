@@ -1,11 +1,11 @@
-"""Directories and small files of a run: private, never through a symbolic link, replaced whole or not at all.
+"""Directories and small files of a run: private, never reached through a symbolic link, replaced atomically.
 
 Rules:
-1. Directories are 0700 and files 0600 whatever the umask.
-2. Everything inside a run is opened relative to the run directory's descriptor, so a directory that is moved or
-   swapped while we work can't redirect a write.
-3. A directory that another user owns, or that others may write to, is refused and not repaired: what is in it may
-   already be theirs.
+1. Directories have mode 0700 and files 0600, whatever the umask.
+2. Everything inside a run is opened relative to the run directory's descriptor, so moving or swapping the directory
+   can't redirect a write.
+3. A directory that another user owns, or that others may write to, is refused and not repaired: its content may already
+   be theirs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bundle_router.errors import STORAGE_FAULTS, CorruptRun, RunBusy, StorageErr
 
 
 class Storage:
-    """A few calls of `os` and `fcntl`. EINTR is retried by Python itself (PEP 475)."""
+    """The calls of `os` and `fcntl` that the store uses. Python itself retries EINTR (PEP 475)."""
 
     open = staticmethod(os.open)
     close = staticmethod(os.close)
@@ -62,7 +62,7 @@ _ADVICE: Final = {
 
 
 def failed(doing: str, path: str, kind: str, why: str, *, advice: str = "") -> StorageError:
-    """Return a StorageError with the advice that fits its kind, unless the caller knows better."""
+    """Return a StorageError with the default advice for its kind, unless `advice` is given."""
     return StorageError(f"can't {doing} {path}: {why}", kind=kind, advice=advice or _ADVICE[kind])
 
 
@@ -72,18 +72,18 @@ def from_os(doing: str, path: str, error: OSError) -> StorageError:
 
 
 KEPT_BACK: Final = 4
-"""What an append, or a run's end, has open at a time: the folder, the lock, a file of records, one to replace."""
+"""Descriptors that an append or the end of a run needs at a time: folder, lock, file of records, file to replace."""
 
 
 class SpareDescriptors:
-    """A few descriptors kept back, so that calls and runs can still be ended when the process has no other left."""
+    """Reserved descriptors, so that calls and runs can still be ended when the process has no other left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fds: list[int] = []
 
     def keep(self) -> None:
-        """Open the spare ones when a run is opened: opening it fails before one of them is used."""
+        """Open the reserve when a run is opened, so that opening fails before the reserve is needed."""
         if len(self._fds) < KEPT_BACK:
             with self._lock, suppress(OSError):
                 while len(self._fds) < KEPT_BACK:
@@ -105,7 +105,7 @@ SPARE: Final = SpareDescriptors()
 
 @contextmanager
 def translate_errors(doing: str, path: str) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError that says what was being done, and where."""
+    """Turn an OSError of the block into a StorageError that names the operation and the path."""
     try:
         yield
     except OSError as error:
@@ -118,13 +118,13 @@ LOCK: Final = "lock"
 """The file that is locked around each append. Empty while the run is open, `CLOSED` after its end."""
 CLOSED: Final = b"closed\n"
 PRESENCE: Final = FILES["routing"]
-"""The file on which everybody who writes a run holds a shared lock until they close it."""
+"""The file on which every writer of a run holds a shared lock until it closes the run."""
 _FIRST_PAUSE_S: Final = 0.00002
 _LONGEST_PAUSE_S: Final = 0.002
 
 
 def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
-    """Return a descriptor of the runs directory, made with its parents where absent."""
+    """Return a descriptor of the runs directory; create it and its parents if absent."""
     text = str(path)
     with translate_errors("open the runs directory", text):
         missing = [p for p in (path, *path.parents) if not p.exists() and not p.is_symlink()]
@@ -138,14 +138,14 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
             _refuse_foreign_link(storage, text)
             shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
             check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
-    except BaseException:  # who is interrupted keeps no descriptor, and no lock
+    except BaseException:  # an interrupted caller must release descriptors and locks too
         storage.close(fd)
         raise
     return fd
 
 
 def open_run(storage: Storage, path: str) -> int:
-    """Return a descriptor of a run directory that is there. Raises FileNotFoundError where it is not."""
+    """Return a descriptor of an existing run directory. Raises FileNotFoundError."""
     try:
         fd = storage.open(path, DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -159,23 +159,23 @@ def open_run(storage: Storage, path: str) -> int:
     try:
         with translate_errors("look at", path):
             check_private(storage.fstat(fd), path, forbidden=stat.S_IWGRP | stat.S_IWOTH)
-    except BaseException:  # who is interrupted keeps no descriptor, and no lock
+    except BaseException:  # an interrupted caller must release descriptors and locks too
         storage.close(fd)
         raise
     return fd
 
 
 def make_private(storage: Storage, path: str, dir_fd: int | None) -> None:
-    """mkdir with mode 0700. The second call is for umasks that take the owner's bits."""
+    """Create a directory with mode 0700. The second call is for umasks that remove the owner's bits."""
     try:
         storage.mkdir(path, 0o700, dir_fd=dir_fd)
     except FileExistsError:
-        return  # another process made it just now; it is checked like any other
+        return  # another process created it just now; it is checked like any other
     storage.chmod(path, 0o700, dir_fd=dir_fd)
 
 
 def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
-    """Raise StorageError (`not_private`) for a directory of someone else, or with one of the `forbidden` mode bits."""
+    """Raise StorageError (`not_private`) for another user's directory, or one with any of the `forbidden` mode bits."""
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
         advice = "choose another runs directory, or give it to this user with chown"
@@ -186,7 +186,7 @@ def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
 
 
 def _refuse_foreign_link(storage: Storage, path: str) -> None:
-    """Refuse a runs directory that is a link of another user's. (One's own, to a larger disk say, is welcome.)"""
+    """Refuse a runs directory that is another user's link. (The user's own link, say to a larger disk, is fine.)"""
     found = storage.stat(path, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         why = f"it is a symbolic link made by user {found.st_uid}"
@@ -202,21 +202,21 @@ def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
             raise OSError(errno.EINVAL, "it is not a regular file")
         if stat.S_IMODE(found.st_mode) != 0o600:
             storage.fchmod(fd, 0o600)
-    except BaseException:  # who is interrupted keeps no descriptor, and no lock
+    except BaseException:  # an interrupted caller must release descriptors and locks too
         storage.close(fd)
         raise
     return fd
 
 
 def name_processes(pids: tuple[int, ...]) -> str:
-    """Return words for those processes, ours among them."""
+    """Return a phrase that names the processes, with this process marked."""
     words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
     return " and ".join(words) or "another process"
 
 
 def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
-    """Take a file lock, trying until a time on the monotonic clock; True when it is ours. Who holds it, holds it for
-    microseconds, so it is tried often at first."""
+    """Take a file lock, trying until a time on the monotonic clock; return whether it was taken. Locks are held for
+    microseconds, so the first attempts follow each other quickly."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
@@ -231,12 +231,12 @@ def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
 
 
 def identity(found: os.stat_result) -> tuple[int, int]:
-    """Return what tells one file from any other: its device and inode."""
+    """Return the device and inode, which identify a file."""
     return found.st_dev, found.st_ino
 
 
 def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 * 1024 * 1024) -> str | None:
-    """Return the text of a small file of the run; None if absent. Undecodable bytes come as U+FFFD."""
+    """Return the text of a small file of the run; None if absent. Undecodable bytes become U+FFFD."""
     try:
         fd = storage.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -249,7 +249,7 @@ def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 *
 
 
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:
-    """Write a whole file beside and rename it over `name`: readers see the old text or the new, never a part."""
+    """Write a temporary file and rename it over `name`: readers see the old text or the new, never a part."""
     beside = f"{name}.new"
     fd = open_file(storage, dir_fd, beside, os.O_WRONLY | os.O_TRUNC)
     try:
@@ -264,7 +264,7 @@ def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable
 
 
 def write_all(storage: Storage, fd: int, data: bytes) -> None:
-    """Write everything or raise OSError: the write that follows a short one gives the reason of it."""
+    """Write all data or raise OSError: after a short write, the next write raises the reason."""
     while data:
         written = storage.write(fd, data)
         if written <= 0:
@@ -281,13 +281,13 @@ def sync_directory(storage: Storage, path: str) -> None:
 
 
 def write_header(storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool) -> None:
-    """Write `run.json`, sealed."""
+    """Write `run.json` with its seal."""
     with translate_errors("write", f"{path}/{HEADER_FILE}"):
         replace_text(storage, dir_fd, HEADER_FILE, header.sealed().to_text(), durable=durable)
 
 
 def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
-    """Return what `run.json` says; None where there is none yet (or an empty one, which power loss may leave)."""
+    """Return the content of `run.json`; None if it is absent, or empty after power loss."""
     where, run_id = path / HEADER_FILE, path.name
     with translate_errors("read", str(where)):
         text = read_text(storage, dir_fd, HEADER_FILE)
@@ -315,11 +315,11 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
 
 
 class RunFolder:
-    """The directory of a run as a log was opened on it. One that was deleted, moved or replaced since is refused, then
-    and from then on. For one thread at a time.
+    """The directory of a run, as it was when the log was opened. If it was deleted, moved or replaced since, every use
+    is refused from then on. For one thread at a time.
 
-    Its lock, and the file of its calls, stay open between appends, as long as the run is among the last that were
-    appended to: `lock` takes it from among these, so that nobody else closes them meanwhile, and `unlock` puts it back.
+    The lock and the file of calls stay open between appends, as long as the run is among the last appended to. `lock`
+    takes their descriptors out of the shared cache, so that nobody else closes them meanwhile; `unlock` puts them back.
     """
 
     def __init__(self, storage: Storage, path: str, found: tuple[int, int]) -> None:
@@ -337,23 +337,23 @@ class RunFolder:
         return self._refusal is None
 
     def check_usable(self) -> None:
-        """Raise the StorageError that the run was refused with."""
+        """Raise the StorageError with which the run was refused, if it was."""
         if self._refusal is not None:
             message, kind, advice = self._refusal
             raise StorageError(message, kind=kind, advice=advice)
 
     def refuse(self, error: StorageError) -> StorageError:
-        """Refuse everything with this error from now on, and return it."""
+        """Refuse every later use with this error, and return it."""
         self._refusal = (error.message, error.kind, error.advice)
         return error
 
     def refuse_gone(self, name: str = "") -> StorageError:
-        """As `refuse`, for a run, or a file of it, that is not there any more."""
+        """Refuse every later use, because the run or one of its files is gone; return the error."""
         where = f"{self.path}/{name}".rstrip("/")
         return self.refuse(failed("use", where, "deleted", "it was deleted, moved or replaced while the run was open"))
 
     def busy_error(self, fd: int, doing: str) -> RunBusy:
-        """Return the error that says who holds the lock on a file."""
+        """Return the error that names who holds the lock on a file."""
         pids = holders(fd)
         return RunBusy(
             f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not let go of it in time",
@@ -362,7 +362,7 @@ class RunFolder:
         )
 
     def is_there(self) -> bool:
-        """Return whether the run's path still leads to the folder that the log was opened on."""
+        """Return whether the run's path still leads to the folder that the log opened."""
         try:
             return identity(self._storage.stat(self.path, follow_symlinks=False)) == self._identity
         except FileNotFoundError:
@@ -370,7 +370,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """Give a descriptor of the run directory, which has to be the one that the log was opened on."""
+        """Yield a descriptor of the run directory, which must be the one that the log opened."""
         try:
             fd = open_run(self._storage, self.path)
         except FileNotFoundError:
@@ -388,12 +388,12 @@ class RunFolder:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def open_lock(self, folder: int) -> None:
-        """Open the lock file, made where an early run has none; it has to be this one from now on."""
+        """Open the lock file, or create it for a run of an early version. From now on it must be this file."""
         self._lock = open_file(self._storage, folder, LOCK, os.O_RDWR)
         self._lock_identity = identity(self._storage.fstat(self._lock))
 
     def lock(self, until_s: float) -> bool:
-        """Take the run's lock, until `unlock` or `let_go`; whether the run was closed."""
+        """Take the run's lock, until `unlock` or `let_go`. Return whether the run was closed."""
         self._lock, self._files = _KEPT.pop(self, (self._lock, self._files))
         try:
             if self._lock < 0:
@@ -401,7 +401,7 @@ class RunFolder:
             if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
                 raise self.busy_error(self._lock, "holds its lock")
             found = self._storage.stat(self._lock_path, follow_symlinks=False)
-            if identity(found) != self._lock_identity:  # the run that was opened has this file, and no other
+            if identity(found) != self._lock_identity:  # another lock file means another run
                 raise self.refuse_gone()
         except BaseException as error:
             self.let_go()
@@ -411,7 +411,7 @@ class RunFolder:
         return found.st_size > 0
 
     def unlock(self) -> None:
-        """Let go of the lock and keep the descriptors; the oldest of others are closed."""
+        """Release the lock but keep the descriptors; close the oldest of other runs."""
         try:
             self._storage.flock(self._lock, fcntl.LOCK_UN)
         except OSError:
@@ -423,7 +423,7 @@ class RunFolder:
             let_go_of_all(but=_KEPT_AT_MOST)
 
     def let_go(self) -> None:
-        """Close what is kept open, and so let go of the lock. Idempotent."""
+        """Close the kept descriptors, which releases the lock. Idempotent."""
         lock, files = _KEPT.pop(self, (self._lock, self._files))
         self._lock, self._files = -1, {}
         self.close_all(lock, files)
@@ -436,7 +436,7 @@ class RunFolder:
                     self._storage.close(fd)
 
     def kept_file(self, name: str) -> int:
-        """Return a descriptor of a file for appending, which is kept as the lock is. Only while the lock is held."""
+        """Return a descriptor of a file for appending, kept open like the lock. Call it only while holding the lock."""
         if name not in self._files:
             with self.opened() as folder, translate_errors("open", f"{self.path}/{name}"):
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -445,7 +445,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, until_s: float) -> Iterator[int]:
-        """Hold the run's lock for the block; gives the run directory's descriptor."""
+        """Hold the run's lock for the block; yields the run directory's descriptor."""
         with self.opened() as folder:
             with translate_errors("lock", self.path):
                 self.lock(until_s)
@@ -455,7 +455,7 @@ class RunFolder:
                 self.unlock()
 
     def mark(self, text: bytes) -> None:
-        """Say in the lock file whether the run is closed, for whoever has it open. Only while the lock is held."""
+        """Write into the lock file whether the run is closed, for other processes. Only while the lock is held."""
         with translate_errors("write", self._lock_path):
             self._storage.ftruncate(self._lock, 0)
             if text and self._storage.pwrite(self._lock, text, 0) != len(text):
@@ -463,14 +463,14 @@ class RunFolder:
 
 
 _KEPT: OrderedDict[RunFolder, tuple[int, dict[str, int]]] = OrderedDict()
-"""Descriptors of the lock and of files that nobody uses now, of the runs used last; the latest is last. Who takes a row
-out, in one step, has them for itself."""
+"""Unused descriptors of lock and files of the last used runs, the latest last. Taking a row out is one atomic step,
+after which the taker owns the descriptors."""
 _LIMIT: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _KEPT_AT_MOST: Final = 64 if _LIMIT < 0 else min(64, _LIMIT // 16)
 
 
 def let_go_of_all(*, but: int = 0) -> None:
-    """Close what is kept of all runs that nobody appends to now, or of all but the latest."""
+    """Close the kept descriptors of all runs without an append in progress, or of all but the latest `but`."""
     with suppress(KeyError):
         while len(_KEPT) > but:
             folder, kept = _KEPT.popitem(last=False)

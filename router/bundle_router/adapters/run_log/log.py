@@ -1,13 +1,13 @@
-"""One run, as one process reads and appends it: its append-only files, followed along their chain, and torn ends,
-healed. See `bundle_router.adapters.run_log` for the rules it keeps, and these besides:
+"""One run as one process reads and appends it. It follows the chain over the append-only files and repairs torn ends.
+It keeps the rules of `bundle_router.adapters.run_log`, and these:
 
-1. Bytes after the last newline are a torn record: they were never acknowledged. Under the run's lock they are saved
-   beside, first, and then cut off. Without the lock they are left alone: somebody may be writing them.
-2. A record is taken in only when it follows the one before it in the chain, whichever file it stands in. What a reader
-   without the lock sees of one file and not yet of the other waits for the next look.
-3. Anything else that does not add up is corruption: reported with the first bad record, never repaired or skipped.
-4. What a writer could not commit is in the kernel's memory at best. Where power loss counts (`disk`) and the run was
-   not closed, the last `_BLOCK` bytes are written once more before anything is built on them.
+1. Bytes after the last newline are a torn record, which was never acknowledged. Under the run's lock they are saved
+   beside the file and then cut off. Without the lock they are left alone, because another process may be writing them.
+2. A record is accepted only if it follows the last one in the chain, in either file. A reader without the lock may see
+   a record before its predecessor in the other file; that record waits for the next read.
+3. Any other mismatch is corruption: it is reported with the first bad record, never repaired or skipped.
+4. Uncommitted bytes of an earlier writer may exist only in the kernel's memory. With durability `disk`, if the run was
+   not closed, the last `_BLOCK` bytes are written again before anything is appended.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ from bundle_router.ports import ArtifactStore, Clock, Redactor
 
 _BLOCK: Final = 1024 * 1024
 _STRIDE: Final = 64
-"""Records of a run between two places that are remembered."""
+"""Records between two remembered offsets."""
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class FileReplaced(OSError):
-    """Another file stands where one of the run's was, or a file became shorter: another program was at it."""
+    """Another program replaced or shortened one of the run's files."""
 
 
 @dataclass(slots=True)
 class Segment:
     """One file of a run. `fd` is -1 while it is closed; `identity` is its device and inode (None: not seen yet).
 
-    `size` is how much of it was taken in, in bytes, up to a record's end; `end` is 1 more than that record's `seq`.
+    `size` is how many bytes were read, up to a record's end; `end` is 1 more than that record's `seq`.
     """
 
     name: str
@@ -93,17 +93,17 @@ class Segment:
     size: int = 0
     end: int = 0
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """Where some of its records begin (`seq`, offset), so that any is found again without reading all of them."""
+    """`seq` and offset of some of its records, so that any record is found without reading all."""
 
     def grow(self, seq: int, length: int) -> None:
-        """Note that a record stands at its end, of that many bytes."""
+        """Note that a record of `length` bytes was added at the end."""
         if not self.marks or seq - self.marks[-1][0] >= _STRIDE:
             self.marks.append((seq, self.size))
         self.size += length
         self.end = seq + 1
 
     def bytes_of(self, seq: int) -> tuple[int, int] | None:
-        """Return the bytes among which a record stands, if it stands in this file; None where it can't."""
+        """Return start and end of the bytes that hold the record, if it is in this file; None if it can't be."""
         at = bisect_right(self.marks, (seq, self.size))
         if at == 0 or seq >= self.end:
             return None
@@ -111,8 +111,8 @@ class Segment:
 
 
 class RunChain:
-    """The place of one process in a run: the records up to `next_seq`, the last of which has the hash `head`. Reads on
-    from there, and writes behind it."""
+    """One process's position in a run: it has read the records below `next_seq`, and the last one's hash is `head`.
+    Reads on from there, and appends there."""
 
     def __init__(self, storage: Storage, folder: RunFolder, segments: tuple[Segment, ...]) -> None:
         self._storage = storage
@@ -124,8 +124,8 @@ class RunChain:
         self.head = genesis(self.run_id)
 
     def has_grown(self) -> bool:
-        """Return whether there is more than was taken in. Two looks at file sizes, by the run's path: one that was
-        moved away or deleted is noticed."""
+        """Return whether the files have grown since they were read. Looks at two file sizes, by the run's path, so that
+        it notices a run that was moved or deleted."""
         for segment, path in self._paths:
             try:
                 found = self._storage.stat(path, follow_symlinks=False)
@@ -141,7 +141,7 @@ class RunChain:
 
     @contextmanager
     def translate_errors(self, dir_fd: int) -> Iterator[None]:
-        """Say in the run's own errors what reading it failed of."""
+        """Turn errors of reading into the errors of the run (CorruptRun, StorageError)."""
         try:
             with translate_errors("read", self._folder.path):
                 yield
@@ -152,12 +152,12 @@ class RunChain:
                 advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
                 message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
                 raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
-            if error.kind == "deleted":  # a file of a run that was made with all of them
+            if error.kind == "deleted":  # runs are created with all their files, so one is missing
                 raise self._folder.refuse(error) from None
             raise
 
     def grown_sizes(self, dir_fd: int) -> dict[str, int]:
-        """Return the sizes of the files that hold more than was taken in. Raises OSError, Replaced."""
+        """Return the sizes of the files that have grown since they were read. Raises OSError, FileReplaced."""
         found: dict[str, int] = {}
         for segment in self.segments:
             size = self._size(segment, dir_fd)
@@ -174,7 +174,7 @@ class RunChain:
             found = self._storage.stat(segment.name, dir_fd=dir_fd, follow_symlinks=False)
         except FileNotFoundError:
             if segment.identity is None:
-                return 0  # a run of before both files were made with it
+                return 0  # a run of an early version, which created its files one by one
             raise
         if segment.identity is None:
             segment.identity = identity(found)
@@ -183,7 +183,7 @@ class RunChain:
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
-        """Return whether one of the files, of these sizes, holds a whole line that was not taken in."""
+        """Return whether one of the files, of these sizes, holds a whole line that was not read yet."""
         for segment in (one for one in self.segments if one.name in sizes):
             fd = self._storage.open(segment.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
             try:
@@ -194,7 +194,7 @@ class RunChain:
         return False
 
     def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the records that follow, as far as the files hold them one after the other. Raises BadLine, OSError."""
+        """Yield the new records in the order of the chain, as far as it is unbroken. Raises BadLine, OSError."""
         with ExitStack() as opened:
             waiting: list[tuple[Segment, Iterator[bytes], bytes]] = []
             for segment in self.segments:
@@ -214,7 +214,7 @@ class RunChain:
                     waiting[at] = (segment, lines, following)
 
     def _next_segment(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
-        """Return which of the files has the record that follows next; None where none has."""
+        """Return the index of the file that holds the next record of the chain, or None."""
         return next((at for at, (_, _, line) in enumerate(waiting) if link(line).seq == self.next_seq), None)
 
     def _take_line(self, segment: Segment, line: bytes) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class RunChain:
         return lines_forward(read, boundary(read, end - start))
 
     def append(self, segment: Segment, fd: int, text: str) -> int:
-        """Write the record that follows, and return its `seq`. Raises StorageError: the file is cut back then."""
+        """Write the next record, and return its `seq`. Raises StorageError after cutting the file back."""
         seq, where = self.next_seq, f"{self._folder.path}/{segment.name}"
         line, hash_ = seal_text(text, seq, self.head)
         try:
@@ -249,7 +249,7 @@ class RunChain:
         return seq
 
     def _undo(self, segment: Segment, fd: int, error: StorageError) -> StorageError:
-        """Cut the file back to its last record. Where even that fails, nothing more is appended by this log."""
+        """Cut the file back to its last record. If even that fails, this log appends nothing more."""
         try:
             self._storage.ftruncate(fd, segment.size)
         except OSError as second:
@@ -259,7 +259,7 @@ class RunChain:
         return error
 
     def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
-        """Return one record that was taken in, read again; None where there is none."""
+        """Read again one record that was read or written before; None if there is none."""
         for segment in self.segments:
             found = segment.bytes_of(seq)
             if found is None:
@@ -277,8 +277,8 @@ class RunChain:
         return None
 
     def heal(self, dir_fd: int, *, durable: bool) -> tuple[RepairedTail, ...]:
-        """Cut off what follows the last record of each file, and keep it beside. The caller holds the run's lock and
-        has taken in everything."""
+        """Cut off the bytes after the last record of each file, and save them beside it. The caller holds the run's
+        lock and has read everything."""
         return tuple(
             self._heal(dir_fd, segment, size, durable=durable)
             for segment in self.segments
@@ -315,14 +315,14 @@ class RunChain:
         return name
 
     def write_again(self, dir_fd: int) -> None:
-        """Write the same bytes to the same place (rule 4): a page the disk refused counts as clean, and would never
-        reach it."""
+        """Write the same bytes to the same place (rule 4). A page that the disk refused counts as clean, so a further
+        sync would not write it."""
         for segment in self.segments:
             start = max(0, segment.size - _BLOCK)
             if segment.size == start:
                 continue
             fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
-            try:  # not for appending: the bytes go where they are
+            try:  # opened without O_APPEND: the bytes are written over themselves
                 data = self._storage.pread(fd, segment.size - start, start)
                 while data:
                     written = self._storage.pwrite(fd, data, start)
@@ -332,7 +332,7 @@ class RunChain:
                 self._storage.close(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
-        """Return the error for a run whose records do not add up: names the first bad one. Reads all."""
+        """Return the error for a run whose chain is broken, with its first bad record. Reads the whole run."""
         with ExitStack() as opened:
             files: dict[str, Iterator[bytes]] = {}
             for segment in self.segments:
@@ -351,7 +351,7 @@ class RunChain:
 
 
 class GroupCommit:
-    """What of a run survives power loss: up to `reached`. Who waits while an `fdatasync` runs shares the next one."""
+    """Durability of one run: the records up to `reached` survive power loss. Waiting callers share one `fdatasync`."""
 
     def __init__(self, storage: Storage, folder: RunFolder, chain: RunChain) -> None:
         self._storage = storage
@@ -362,14 +362,14 @@ class GroupCommit:
         self._is_syncing = False
 
     def sync_others(self, segment: Segment) -> None:
-        """No record is written to one file while another holds records that power loss could take: whatever is lost,
-        is lost from the end of the sequence."""
+        """Sync the other file before a record is written to this one, so that power loss only takes the end of the
+        sequence."""
         for other in self._chain.segments:
             if other is not segment and other.end > self.reached:
                 self.up_to(other.end)
 
     def up_to(self, target: int) -> None:
-        """Return when so many records are on disk. Raises StorageError."""
+        """Return when `target` records are on disk. Raises StorageError."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_syncing or self.reached >= target)
             if self.reached >= target:
@@ -386,8 +386,8 @@ class GroupCommit:
                 self._changed.notify_all()
 
     def _sync_files(self) -> int:
-        """Sync each file with records that are not on disk yet, once. Returns the `seq` they reach to."""
-        reached = self._chain.next_seq  # read before syncing: appends that come meanwhile wait for the next round
+        """Sync each file that has unsynced records, once. Return the number of records that are on disk then."""
+        reached = self._chain.next_seq  # read before syncing: later appends wait for the next round
         for segment in self._chain.segments:
             if segment.end > self.reached:
                 try:
@@ -406,16 +406,16 @@ class GroupCommit:
 
 
 WAIT_S: Final = 5.0
-"""How long an append waits for the run's lock, which others hold for microseconds."""
+"""Seconds that an append waits for the run's lock, which others hold for microseconds."""
 ALONE_S: Final = 0.01
-"""How long who closes a run looks whether others have it open: a reader that asks the same holds it for an instant."""
+"""Seconds that `close` checks for other writers: a reader that makes the same check holds the lock for an instant."""
 ID_DIGITS: Final = 8
-"""Digits of a run's `nonce` that stand in the ids of its decisions and calls."""
+"""Digits of a run's `nonce` that are part of its decision and call ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLogSetting:
-    """What all logs of one store share. `artifacts` makes the artifact store of a run from its path."""
+    """The settings that all logs of one store share. `artifacts` makes a run's artifact store from its path."""
 
     storage: Storage
     clock: Clock
@@ -431,8 +431,8 @@ class RunLogSetting:
 class DiskRunLog:
     """Reads and appends the records of one run, in its two files, under one sequence and one chain.
 
-    For one thread at a time: the caller holds its own lock of the run. `sync` is for any number of threads, and is best
-    called without that lock, so that they share one `fdatasync`.
+    For one thread at a time: the caller holds its own lock of the run. Any number of threads may call `sync`, best
+    without that lock, so that they share one `fdatasync`.
     """
 
     def __init__(self, setting: RunLogSetting, path: Path, header: RunHeader, folder: tuple[int, int]) -> None:
@@ -441,7 +441,7 @@ class DiskRunLog:
         self._path = path
         self.path = str(path)
         self.id_prefix = f"{path.name}.{header.nonce[:ID_DIGITS]}" if header.nonce else path.name
-        """What the ids of decisions and calls begin with: unique over machines, for runs that have a nonce."""
+        """Prefix of decision and call ids. It makes them unique over machines, for runs that have a nonce."""
         self._header = header
         self._catalogs = {one.revision for one in header.catalogs}
         self._folder = RunFolder(setting.storage, self.path, folder)
@@ -454,24 +454,24 @@ class DiskRunLog:
         self._artifacts: ArtifactStore | None = None
         self._commits = GroupCommit(setting.storage, self._folder, self._chain)
         self.healed: tuple[RepairedTail, ...] = ()
-        """Torn ends that this log cut off."""
+        """The torn ends that this log cut off."""
         _OPEN.add(self)
 
     # --- what the caller may know -----------------------------------------------------------------------------------
 
     @property
     def header(self) -> RunHeader:
-        """What `run.json` said of the run when it was opened here."""
+        """Content of `run.json` when the run was opened here."""
         return self._header
 
     @property
     def next_seq(self) -> int:
-        """The number of records that were read or written here: the `seq` of the next, if no news come first."""
+        """Number of records read or written here: the next record's `seq`, unless another process appends first."""
         return self._chain.next_seq
 
     @property
     def head(self) -> str:
-        """The hash of the last record that was read or written here; of the run's genesis when there is none."""
+        """Hash of the last record read or written here; the run's genesis hash if there is none."""
         return self._chain.head
 
     def artifacts(self) -> ArtifactStore:
@@ -483,9 +483,8 @@ class DiskRunLog:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def news(self) -> Iterator[Record]:
-        """Yield the records that came since the last look, in order; all of them the first time. Takes no lock.
-
-        Raises CorruptRun, StorageError."""
+        """Yield the records since the last call, in order; the first time all. Takes no lock. Raises CorruptRun,
+        StorageError."""
         self._folder.check_usable()
         if self._read_once and not self._chain.has_grown():
             return
@@ -497,30 +496,30 @@ class DiskRunLog:
                     yield from self._chain.take(folder, self._chain.grown_sizes(folder))
                     left = self._chain.grown_sizes(folder)
                 if self.next_seq > before and self._read_once:
-                    break  # what comes meanwhile is for the next look
+                    break  # records that arrive meanwhile are for the next call
                 if not self._chain.holds_a_line(folder, left):
                     break
                 stalls = stalls + 1 if self.next_seq == before else 0
-                if stalls == 3:  # a record is there without the one before it, also when we look once more
+                if stalls == 3:  # a record's predecessor is missing, after several reads
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
             if not self._read_once:
                 self._check_end(folder)
                 self._read_once = True
 
     def _check_end(self, folder: int) -> None:
-        """Raise CorruptRun where the run does not end as it did when it was closed."""
+        """Raise CorruptRun if a closed run does not end where `run.json` says."""
         for _ in range(2):
             header = read_header(self._storage, folder, self._path)
             if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
                 return
             if header == self._header:
                 break
-            self._header = header  # it was closed, or opened again, while we read
+            self._header = header  # the run was closed, or reopened, while we read
         advice = "look at it with `bundle-router runs verify`, and use a new run id"
         raise CorruptRun(f"{self._path} does not end as it did when it was closed", advice=advice)
 
     def record(self, seq: int) -> Record:
-        """Return one record that was read before, read again. Raises KeyError."""
+        """Read again one record that was read or written before. Raises KeyError."""
         with translate_errors("read", self.path), self._folder.opened() as folder, self._chain.translate_errors(folder):
             found = self._chain.record(folder, seq)
         if found is None:
@@ -532,12 +531,12 @@ class DiskRunLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = WAIT_S
     ) -> Appended:
-        """Write one record with `seq`, `prev` and `hash` added, behind everything that is there; give what came before.
+        """Append one record behind all others, with `seq`, `prev` and `hash` added; return what others wrote before it.
 
-        `only_at`: nothing is written unless the run holds exactly that many records, all of which were read here.
-        Raises RunBusy (nothing was written), StorageError (nothing was written: the file was cut back to the last
-        record, and a later append may succeed, except where the error says otherwise), CorruptRun; ValueError or
-        TypeError for what can't be a record.
+        With `only_at`, write only if the run holds exactly that many records, all of which this log has read. Raises
+        RunBusy (nothing was written), CorruptRun; StorageError (nothing was written: the file was cut back to the last
+        record; a later append may succeed unless the error says otherwise); ValueError or TypeError for a value that
+        can't be a record.
         """
         self._folder.check_usable()
         text = encode_clean(record, self._setting.redactor)
@@ -545,13 +544,13 @@ class DiskRunLog:
         try:
             try:
                 return self._append(file, text, only_at, until_s)
-            except OSError as error:  # what `translated` does, at less than its price: every decision passes here
+            except OSError as error:  # as `translate_errors`, but cheaper: every decision passes here
                 raise from_os("write to", self.path, error) from error
         except StorageError as error:
             if error.kind != "out_of_files" or not self._writing:
                 raise
         let_go_of_all()
-        with SPARE.lend(), translate_errors("write to", self.path):  # who took the last descriptor still gets its end
+        with SPARE.lend(), translate_errors("write to", self.path):  # a call that took the last descriptor can end
             return self._append(file, text, only_at, until_s)
 
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
@@ -585,7 +584,7 @@ class DiskRunLog:
         return Appended(news, self._chain.append(segment, fd, text), self.head)
 
     def _prepare(self, folder: int, *, was_closed: bool) -> None:
-        """Write what precedes the first record after an end, or after records that power loss could have taken."""
+        """Prepare the first append to a closed run, or to records that power loss could have taken."""
         if was_closed:
             self._reopen(folder)
         if self._uncommitted:
@@ -594,13 +593,13 @@ class DiskRunLog:
             self._uncommitted, self._commits.reached = False, self.next_seq
 
     def _take_in(self, folder: int) -> tuple[Record, ...]:
-        """Return what others wrote; a torn end behind it is cut off. The caller holds the lock, so nobody is
+        """Return the records of other processes, and cut off a torn end. The caller holds the lock, so nobody is
         writing."""
         try:
             if not self._chain.grown_sizes(folder):
                 return ()
         except OSError:
-            pass  # looked at once more below, where it is explained
+            pass  # read again below, which reports the reason
         with self._chain.translate_errors(folder):
             sizes = self._chain.grown_sizes(folder)
             news = tuple(self._chain.take(folder, sizes))
@@ -615,7 +614,7 @@ class DiskRunLog:
         return news
 
     def put_catalog(self, revision: str, text: str) -> None:
-        """Keep the text of a catalog revision with the run, and name it in `run.json`; nothing where it is known."""
+        """Store the text of a catalog revision with the run, and name it in `run.json`, unless it is stored already."""
         if revision in self._catalogs:
             return
         until_s = time.monotonic() + WAIT_S
@@ -636,7 +635,7 @@ class DiskRunLog:
     # --- the lock ---------------------------------------------------------------------------------------------------
 
     def begin_writing(self, until_s: float | None = None) -> None:
-        """Show that this process writes the run, by a shared lock on its first file, until it closes it."""
+        """Hold a shared lock on the run's first file until `close`, which shows that this process writes the run."""
         until_s = time.monotonic() + WAIT_S if until_s is None else until_s
         SPARE.keep()
         segment = self._segments["routing"]
@@ -652,10 +651,10 @@ class DiskRunLog:
                 moved = segment.identity not in (None, identity(found))
                 if moved or identity(there) != identity(found) or not self._folder.is_there():
                     raise self._folder.refuse_gone(PRESENCE)
-                if self._setting.durable:  # only a descriptor that was open all along is told of a failed write-back
+                if self._setting.durable:  # the kernel reports a failed write-back only to descriptors open meanwhile
                     calls = self._segments["calls"]
                     calls.fd = self._storage.open(calls.name, flags, dir_fd=folder)
-            except BaseException:  # who is interrupted keeps no lock, too
+            except BaseException:  # an interrupted caller must release its lock too
                 self._folder.let_go()
                 self._storage.close(fd)
                 raise
@@ -668,7 +667,7 @@ class DiskRunLog:
     # --- run.json ---------------------------------------------------------------------------------------------------
 
     def _header_now(self, folder: int) -> RunHeader:
-        """Return what `run.json` says now; what is known of it, where power loss took it. The caller holds the lock."""
+        """Return the content of `run.json` now; the known one if power loss took it. The caller holds the lock."""
         found = read_header(self._storage, folder, self._path)
         return found if found is not None else self._header.restore(self._setting.clock.now())
 
@@ -677,7 +676,7 @@ class DiskRunLog:
         self._header = header
 
     def _reopen(self, folder: int) -> None:
-        """Take back the end of the run that `run.json` states, as records follow."""
+        """Remove the run's end from `run.json`, because records follow."""
         self._put_header(folder, self._header_now(folder).reopen())
         self._folder.mark(b"")
 
@@ -686,17 +685,17 @@ class DiskRunLog:
     def sync(self) -> None:
         """Return when everything appended before this call survives power loss; at once with durability `process`.
 
-        Callers that come while an `fdatasync` runs share the next one. After a failed one nothing is acknowledged
-        or appended by this log any more: the kernel may have dropped the pages and would report success the second
-        time. Opening the run again finds which records are there, and writes them once more (rule 4).
+        Callers that arrive while an `fdatasync` runs share the next one. After a failed one this log acknowledges and
+        appends nothing more: the kernel may have dropped the pages and would report success the second time. Opening
+        the run again finds which records are there, and writes them again (rule 4).
         """
         if self._setting.durable and self._writing:
             self._commits.up_to(self.next_seq)
 
     def close(self) -> tuple[Writer, ...]:
-        """Let go of the run; write its end (`closed`, `head`, `count`) if it was written to here and nobody else has it
-        open, else give those others. Idempotent. Lets go even when it raises StorageError or RunBusy; the run then
-        counts as one that did not end cleanly.
+        """Close the run. Write its end (`closed`, `head`, `count`) if it was written to here and no other process has
+        it open; else return those writers. Idempotent. Releases everything even if it raises StorageError or RunBusy;
+        the run then counts as not cleanly ended.
         """
         if self._has_end:
             return ()
@@ -704,7 +703,7 @@ class DiskRunLog:
             with translate_errors("end", self.path):
                 return self._leave_run() if self._writing and self._folder.is_usable else ()
         except StorageError as error:
-            if error.kind != "deleted":  # a run that is gone has no end to be written
+            if error.kind != "deleted":  # the end of a deleted run can't be written
                 raise
             return ()
         finally:
@@ -738,7 +737,7 @@ class DiskRunLog:
             self._folder.mark(CLOSED)
 
     def release(self) -> None:
-        """Let go of the descriptors, and so of the locks, without writing anything. Idempotent."""
+        """Close the descriptors, which releases the locks, without writing. Idempotent."""
         if self._has_end:
             return
         self._has_end = True
@@ -756,7 +755,7 @@ _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
 
 
 def _abandon_in_child() -> None:
-    """Release the logs in a forked child: it must not write under the parent's locks, nor keep them."""
+    """Release the logs in a forked child, which must neither write under the parent's locks nor keep them."""
     for log in list(_OPEN):
         log.release()
 

@@ -1,4 +1,4 @@
-"""The runs directory: begins a run, or opens one that is there."""
+"""The runs directory: begins runs and opens existing ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
 
 CREATING: Final = ".creating-"
-"""Before the name of a run that is being made. It has its own name once it is whole; no run id starts with a dot."""
+"""Prefix of a run directory that is being created. It is renamed when complete; no run id starts with a dot."""
 NONCE_BYTES: Final = 16
 
 
@@ -53,8 +53,8 @@ class DiskRunStore:
     """The runs of one directory.
 
     `durability`: `process` survives kill -9; `disk` also power loss, for records that `sync()` returned for.
-    `artifacts` makes the artifact store of a run from its path. `redactor` looks at every record once more before it
-    is written. Nothing is created before the first `create`.
+    `artifacts` makes a run's artifact store from its path. `redactor` checks every record once more before it is
+    written. Nothing is created before the first `create`.
     """
 
     blocks: Final = False
@@ -79,17 +79,17 @@ class DiskRunStore:
 
     @property
     def writer(self) -> str:
-        """The token of this process, whose life others can see. Made at first use. Raises StorageError."""
+        """Token of this process, by which others can tell that it is alive. Made on first use. Raises StorageError."""
         if not self._checked:
             self._check_place()
         return self._tokens.token
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the process of the token may still be at work; False only when it is gone for certain."""
+        """Return whether the token's process may still be running; False only if it is certainly gone."""
         return self._tokens.is_alive(writer)
 
     def check(self) -> None:
-        """Look whether the directory can be written in, by doing it. Raises StorageError."""
+        """Check that the directory is writable, by writing a file. Raises StorageError."""
         self._check_place()
         probe = self._runs / f".probe-{secrets.token_hex(8)}"
         with translate_errors("write in", str(self._runs)):
@@ -101,11 +101,11 @@ class DiskRunStore:
                 probe.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the token."""
+        """Release the token."""
         self._tokens.close()
 
     def open(self, run_id: str) -> DiskRunLog | None:
-        """Return the run as it stands, to read and to append to; None if there is none. Writes and locks nothing.
+        """Return an existing run, to read and append to; None if there is none. Writes and locks nothing.
 
         Raises CorruptRun, StorageError.
         """
@@ -129,8 +129,8 @@ class DiskRunStore:
         return DiskRunLog(self._setting, path, header, found) if header is not None else None
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
-        """Return a header for a run whose `run.json` power loss took, as far as its records say; None where there are
-        none either: it is no run."""
+        """Return a header rebuilt from the records, for a run that lost `run.json` to power loss; None for a folder
+        without records, which is no run."""
         size = 0
         for name in FILES.values():
             with contextlib.suppress(FileNotFoundError):
@@ -141,11 +141,11 @@ class DiskRunStore:
         return lost_header(path.name, header.restored, DiskRunLog(self._setting, path, header, found).news())
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> DiskRunLog:
-        """Begin a run, or open the one that is there by now. It is made whole beside, and then given its name: a
-        creation that failed, or was killed, leaves no run.
+        """Begin a run, or open it if it exists. The run is completed in a temporary folder and then renamed: a creation
+        that failed, or was killed, leaves no run.
 
         `header` goes into `run.json` and names at least `catalog_revision`; `catalog` is the text of that revision.
-        Raises RequestError for an id that is none, CorruptRun, StorageError.
+        Raises RequestError for an invalid id, CorruptRun, StorageError.
         """
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
@@ -160,17 +160,17 @@ class DiskRunStore:
                 if (log := self.open(run_id)) is not None:
                     log.begin_writing()
                     return log
-            except BaseException as trouble:  # who is interrupted keeps no descriptor, and no lock
+            except BaseException as trouble:  # an interrupted caller must release descriptors and locks too
                 if log is not None:
                     log.release()
                 if not (isinstance(trouble, StorageError) and trouble.kind == "deleted"):
                     raise
-                continue  # it was pruned while we looked, or before our lock: begin it anew
+                continue  # the run was pruned before we had its lock: begin a new one
             self._make(run_id, header, catalog)
 
     def _check_place(self) -> None:
-        """Make the runs directory, refuse one that is not private or has no locks, and clear what was left in it by
-        creations that were killed."""
+        """Create the runs directory, refuse one that is not private or has no locks, and delete what killed creations
+        left in it."""
         fd = open_runs(self._storage, self._runs, durable=self._setting.durable)
         self._storage.close(fd)
         with self._checking:
@@ -213,21 +213,21 @@ class DiskRunStore:
             storage.close(folder)
 
     def _name(self, runs_fd: int, beside: str, run_id: str) -> None:
-        """Give a run that is whole its name; nothing where another process was first."""
+        """Rename a completed run to its id, unless another process was first."""
         try:
             self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             if error.errno == errno.ENOTDIR or not self._replace_leftover(runs_fd, run_id):
-                self.open(run_id)  # says what stands there, where it is no run
+                self.open(run_id)  # raises if the folder of this name is no run
                 return
             self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
         if self._setting.durable:
             self._storage.fsync(runs_fd)
 
     def _replace_leftover(self, runs_fd: int, run_id: str) -> bool:
-        """Move away a folder of this name that is no run (a creation by an earlier version that failed)."""
+        """Move away a folder of this name that is no run (a failed creation of an earlier version)."""
         if self.open(run_id) is not None:
             return False
         left = f"{CREATING}0-{secrets.token_hex(4)}"
@@ -240,9 +240,9 @@ class DiskRunStore:
 
 
 # --- who is alive -----------------------------------------------------------------------------------------------------
-# A token for each process that writes keyed calls, whose life others can see: a file of `.writers` in the runs folder
-# that its process holds a lock on. The kernel lets go of the lock when the process ends, however it ends; so whoever
-# gets it knows that the process is gone, and takes the file away.
+# Each process that writes keyed calls has a token: a file in `.writers` of the runs folder, on which it holds a lock.
+# The kernel releases the lock when the process ends, in whatever way. So a process that gets the lock knows that the
+# owner is gone, and deletes the file.
 
 
 FOLDER: Final = ".writers"
@@ -252,9 +252,9 @@ LOCAL_FILE_SYSTEMS: Final = frozenset(
         "tmpfs", "ufs", "xfs", "zfs",
     )
 )  # fmt: skip
-"""File systems whose locks the kernel of this machine keeps."""
+"""File systems whose locks this machine's kernel keeps."""
 LOCAL_LOCKS: Final = frozenset(("nolock", "local_lock=flock", "local_lock=all", "nobrl"))
-"""Options of NFS and CIFS with which the server is not told of locks: other machines do not see them."""
+"""Mount options of NFS and CIFS that keep locks from the server, so that other machines do not see them."""
 _LOOK: Final = """
 import fcntl, sys
 try:
@@ -267,7 +267,7 @@ _PROBE_S: Final = 20
 
 
 class WriterTokens:
-    """The token of this process in one runs directory, and the life of others'."""
+    """This process's token in one runs directory, and whether the processes of other tokens are alive."""
 
     def __init__(self, storage: Storage, runs: Path) -> None:
         self._storage = storage
@@ -280,7 +280,7 @@ class WriterTokens:
 
     @property
     def token(self) -> str:
-        """The token of this process; made, and its lock taken, at first use. Raises StorageError."""
+        """This process's token; created, with its lock taken, on first use. Raises StorageError."""
         with self._lock:
             if not self._token or self._pid != os.getpid():
                 self._take()
@@ -299,7 +299,7 @@ class WriterTokens:
                     self._storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     write_all(self._storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
                     self._storage.replace(beside, token, src_dir_fd=folder, dst_dir_fd=folder)
-                except BaseException:  # who is interrupted keeps no descriptor, and no lock
+                except BaseException:  # an interrupted caller must release descriptors and locks too
                     self._storage.close(fd)
                     raise
             finally:
@@ -308,7 +308,7 @@ class WriterTokens:
         _HELD.add(fd)
 
     def is_alive(self, token: str) -> bool:
-        """Return whether the process of the token may still be at work; False only when it is gone for certain."""
+        """Return whether the token's process may still be running; False only if it is certainly gone."""
         if token == self._token and self._pid == os.getpid():
             return True
         if not token or not token.isalnum():
@@ -332,7 +332,7 @@ class WriterTokens:
             os.close(fd)
 
     def forget_dead(self) -> None:
-        """Take away the files of processes that were killed."""
+        """Delete the token files of killed processes."""
         with contextlib.suppress(FileNotFoundError):
             for left in list(self._folder.iterdir()):
                 self.is_alive(left.name)
@@ -341,7 +341,7 @@ class WriterTokens:
         self.close()
 
     def close(self) -> None:
-        """Let go of the token."""
+        """Release the token."""
         with self._lock:
             if self._fd >= 0 and self._pid == os.getpid():
                 with contextlib.suppress(OSError):
@@ -354,16 +354,16 @@ class WriterTokens:
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """What a folder lies on: the kind of file system, and the options it is mounted with."""
+    """File system of a folder: its type and mount options."""
 
     kind: str
     options: frozenset[str] = frozenset()
 
 
 def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None = None) -> None:
-    """Raise StorageError (`no_locks`) where the runs lie on a file system that does not honour locks. File systems of
-    this machine do. Any other is tried: a lock is taken, and a second process must not get it; and it must not be
-    mounted so that its locks hold on this machine alone, which no trial here can find out."""
+    """Raise StorageError (`no_locks`) if the runs lie on a file system that does not honour locks. Local file systems
+    do. Any other is tested: a second process must not get a lock that is held. Mount options that keep locks local to
+    this machine are refused too, because no test here can find them out."""
     found = file_system_of(runs) if found is None else found
     if found is None or found.kind in LOCAL_FILE_SYSTEMS:
         return
@@ -398,7 +398,7 @@ def _are_honoured(storage: Storage, runs: Path) -> bool:
 
 
 def file_system_of(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSystem | None:
-    """Return what a folder lies on (Linux); None where the kernel does not say."""
+    """Return the file system of a folder (Linux); None if the kernel does not say."""
     try:
         lines = table.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -420,7 +420,7 @@ _HELD: set[int] = set()
 
 
 def _let_go_in_child() -> None:
-    """Close the locks in a forked child, which must not keep that of a parent that dies."""
+    """Close the locks in a forked child, so that they end with the parent."""
     for fd in list(_HELD):
         with contextlib.suppress(OSError):
             os.close(fd)
