@@ -1,1 +1,1 @@
-"""What a step may see, decided: mapping, policy, ceilings, budgets, the sticky set, and the question to a model."""
+"""Decides what a step may see: mapping, policy, ceilings, budgets, the sticky set, and the question to a selector."""

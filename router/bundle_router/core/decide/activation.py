@@ -1,20 +1,20 @@
-"""The sticky set of a run: what stays visible between steps, and what has to go.
+"""The sticky set of a run: what stays visible between steps, and what is evicted.
 
 Rules:
-1. Only `apply` changes an activation, and it is called once per step, between steps. Nothing is evicted mid-step.
-2. The cap counts distinct tools: those a bundle shows, and those asked for. What one step itself needs may pass it,
-   nothing else may: neither what is visible at the step nor what stays after it holds more tools than
+1. Only `apply` changes an activation, once a step, between steps. Nothing is evicted within a step.
+2. The cap counts distinct tools: those that bundles show, and those that were asked for. Only what a step itself needs
+   may exceed it: the tools visible at the step, and those that stay after it, number at most
    max(cap, what the step needs).
-3. What text may have had a hand in (`UNTRUSTED`) never moves what the operator's mapping brought in. It goes first,
-   however lately it was used; it doesn't push the other out; and being picked doesn't count as a use of what is there
-   by trust. So the trusted part of a set depends on the mapping, and on what was called and asked for, alone.
-4. Within one kind the least recently used goes first; equal use is broken by id. A bundle is used when a step needs it
+3. Entries that text may have influenced (`UNTRUSTED`) never displace entries of the operator's mapping. They are
+   evicted first, however recently they were used, and being picked is no use of a trusted entry. So the trusted part of
+   a set depends only on the mapping and on what was called and asked for.
+4. Within one kind the least recently used entry is evicted first; ties go by id. A bundle is used when a step needs it
    and when one of its tools is called.
-5. Time is logical: `used` counts up from the highest in the set. No clock.
-6. What was only offered (`shortlist`) is in the set with use 0, so that a call of it counts, and leaves it at the
-   next step unless something of it was called or asked for. An offer is no use of what is there already.
-7. A tool that was asked for stays until its bundle goes, or, between steps, until over `cap` were asked for after it.
-   `place` is given once, counting up, and kept: what is in the set keeps its order.
+5. Time is logical: `used` counts up from the highest in the set. There is no clock.
+6. A bundle that was only offered (`shortlist`) is in the set with use 0, so that a call of it counts. It leaves at the
+   next step unless one of its tools was called or asked for. Offering a present entry does not use it.
+7. A tool that was asked for stays until its bundle leaves, or, between steps, until more than `cap` were asked for
+   after it. `place` is given once, counting up, and kept: entries keep their order.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.dataclass import dataclass, replace
 
 MAX_ASKED: Final = 128
-"""Tools one run may have asked for at a time. More are found and called all the same, but don't join the array; the
+"""Tools that one run may have asked for at a time. Further ones are found and called, but don't join the array; the
 answer that names them says so."""
 
 UNTRUSTED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist", "default"))
-"""Origins that text in an intent may have had a hand in. The declared default is one: it is shown when an answer was
+"""Origins that text in an intent may have influenced. The declared default is one: it is shown when an answer was
 sought and not found, which text can bring about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a step made of an activation: what stays for later steps, and what left it (`evicted`, in that order).
+    """The activation after a step, and what left it (`evicted`, in that order).
 
-    `aside` stays and is not visible at this very step: what search or a model picked takes its room for once. A pick
-    for which no room is left besides is visible now and does not stay. `evicted_tools` are tools that were asked for,
-    each after its bundle, which stays without them.
+    Entries in `aside` stay, but are not visible at this step: a pick of search or a model takes their room once. A pick
+    without room even then is visible now and does not stay. `evicted_tools` were asked for and left, each after its
+    bundle, which stays.
     """
 
     after: Activation
@@ -79,13 +79,13 @@ def room_in(activation: Activation) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many tools there is room for in the array, and what their definitions may come to."""
+    """The room in the array: a number of tools, and of their definitions' tokens."""
 
     tools: float = inf
     tokens: float = inf
 
     def fitting(self, cards: Iterable[Card]) -> list[Card]:
-        """Return those that fit, first come first served. One too large does not keep out smaller ones."""
+        """Return the cards that fit, in the given order. One that is too large does not keep out smaller ones."""
         kept: list[Card] = []
         tokens = self.tokens
         for card in cards:
@@ -96,13 +96,13 @@ class Room:
 
 
 def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
-    """Return the step's room, besides so many tools with so many tokens."""
+    """Return the step's room after so many tools with so many tokens."""
     most = (inf if bound is None else bound for bound in (step.max_tools, step.max_tokens))
     return Room(next(most) - tools, next(most) - tokens)
 
 
 def room_left(step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]) -> Room:
-    """Return what may join the array at the step, besides what the activation holds."""
+    """Return the room in the step's array after what the activation holds."""
     before = {asked.name for entry in decision.after.entries for asked in entry.tools}
     asked = {asked.name for entry in activation.entries for asked in entry.tools}
     joined, shown = [cards[tool] for tool in asked - before if tool in cards], decision.exposure
@@ -129,8 +129,8 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
 
 @dataclass(frozen=True, slots=True)
 class CallEffect:
-    """What a call did to an activation. `tool`, by its canonical name, was called; `joined` are tools that were asked
-    for, each after its bundle."""
+    """The effect of a call on an activation. `tool`, by its canonical name, was called; `joined` are tools that were
+    asked for, each after its bundle."""
 
     bundle: str = ""
     tool: str = ""
@@ -138,8 +138,7 @@ class CallEffect:
 
 
 def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activation:
-    """Return the activation of a run that is gone on with: what its last decision left, and what its calls, in their
-    order, made of it since."""
+    """Return a continued run's activation: the one its last decision left, with the effects of its calls since."""
     activation = after
     for call in calls:
         if call.tool:
@@ -165,8 +164,8 @@ def inherit(parent: Activation) -> Activation:
 
 
 def rename_bundles(activation: Activation, today: Callable[[str], str]) -> Activation:
-    """Return the activation with every bundle under the id it has today. Entries that come to one bundle become one:
-    used as late as the latest, placed as early as the earliest, trusted if one is, inherited if all are."""
+    """Return the activation with every bundle under its present id. Entries of one bundle are joined: used at the
+    latest use, placed at the earliest place, trusted if one is, inherited if all are."""
     if all(today(entry.id) == entry.id for entry in activation.entries):
         return activation
     merged: dict[str, Entry] = {}
@@ -191,13 +190,13 @@ def _merge_entries(one: Entry, other: Entry) -> Entry:
 
 
 ToolsOf = Callable[[str], Sequence[str] | None]
-"""The tools a bundle shows without being asked; None: the catalog no longer knows it."""
+"""Returns the tools that a bundle shows without being asked; None for a bundle that the catalog does not have."""
 
 
 def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of: ToolsOf, cap: int) -> Applied:
-    """Return the activation after a step that needs the given bundles, and what was evicted to hold the cap.
+    """Return the activation after a step that needs the given bundles, and what was evicted to keep within the cap.
 
-    A bundle the catalog no longer knows is dropped silently, since there is nothing left to show.
+    A bundle that the catalog does not have any more is dropped silently, since there is nothing left to show.
     """
     tick, place = _next_tick(activation), _next_place(activation)
     entries = {
@@ -230,8 +229,8 @@ def apply(activation: Activation, needed: Sequence[tuple[str, Reason]], tools_of
 
 
 def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
-    """Return (bundle, tool) for what was asked for and is gone, of the bundles that stay. The router's own tools, whose
-    names have no server, are not told of."""
+    """Return (bundle, tool) for the asked-for tools that left bundles which stay; meta-tools, whose names have no
+    server, are not reported."""
     if not any(entry.tools for entry in before.entries):
         return ()
     kept = {entry.id: {asked.name for asked in entry.tools} for entry in staying}
@@ -245,12 +244,12 @@ def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[
 
 
 def is_unused_offer(entry: Entry) -> bool:
-    """Return whether the bundle was only offered, and nothing of it was called or asked for."""
+    """Return whether the bundle was only offered, and none of its tools was called or asked for."""
     return entry.origin == "shortlist" and entry.used == 0
 
 
 def _use_again(known: Entry, reason: Reason, tick: int) -> Entry:
-    """Return the entry of a bundle that a step needs again (rules 3 and 6)."""
+    """Return the entry of a bundle that a further step needs (rules 3 and 6)."""
     trusted = known.origin not in UNTRUSTED
     if reason == "shortlist":
         return known if trusted else replace(known, inherited=False)
@@ -262,12 +261,12 @@ def _use_again(known: Entry, reason: Reason, tick: int) -> Entry:
 
 
 def _eviction_order(entries: Mapping[str, Entry]) -> list[Entry]:
-    """Return the entries in the order in which they go."""
+    """Return the entries in the order of their eviction."""
     return sorted(entries.values(), key=lambda entry: (entry.origin not in UNTRUSTED, entry.used, entry.id))
 
 
 def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, cap: int) -> set[str]:
-    """Return the ids that are left when others went, until at most `cap` tools are left. What is `fixed` stays."""
+    """Return the ids that stay when entries are evicted until at most `cap` tools are left. Those in `fixed` stay."""
     kept = set(entries)
     counts = Counter(chain.from_iterable(_counted_tools(entry, tools_of) for entry in entries.values()))
     if len(counts) <= cap:
@@ -283,7 +282,7 @@ def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, 
 
 
 def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
-    """Return tools of the entry that count; the router's own, whose names have no server, don't."""
+    """Return the entry's tools that count towards the cap: not meta-tools, whose names have no server."""
     return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
 
 
@@ -306,14 +305,14 @@ def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
 #    not understood is passed over.
 
 MAX_MESSAGES: Final = 2_000
-"""The last messages are looked at."""
+"""Messages that are read, the latest ones."""
 _FOUND: Final = re.compile(r"(?m)^([A-Za-z0-9_-]{1,64})(?:\(|: (?:already in your tool list|shown earlier)$)")
 _SELECT: Final = "select:"
 
 
 def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Activation:
     """Return what the calls in the messages asked for: the bundles of the tools called, found or selected, in that
-    order, and in each the tools themselves. Tools the catalog does not know are passed over."""
+    order, and the tools themselves. Tools that the catalog does not have are skipped."""
     canonical = _names(catalog)
     homes = _homes(catalog)
     entries: dict[str, Entry] = {}
@@ -353,7 +352,7 @@ def _homes(catalog: Catalog) -> dict[str, str]:
 
 
 def _wanted(messages: Iterable[Any]) -> Iterator[str]:
-    """Yield the names of tools in the order they were asked for."""
+    """Yield the names of the tools that were asked for, in order."""
     searches: set[str] = set()
     for message in messages:
         if not isinstance(message, Mapping):
@@ -378,7 +377,7 @@ def _selected(query: Any) -> Iterator[str]:
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """(id, name, arguments) of the calls in a message, in any of the three shapes."""
+    """Yield (id, name, arguments) of the calls in a message, in any of the three forms."""
     rows: list[tuple[Any, Any, Any]] = []
     for call in _items(message.get("tool_calls")):
         function = call.get("function")
@@ -395,7 +394,7 @@ def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, 
 
 
 def _results(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(call id, text) of the results in a message."""
+    """Yield (call id, text) of the results in a message."""
     if message.get("role") == "tool":
         yield str(message.get("tool_call_id")), _text(message.get("content"))
     if message.get("type") == "function_call_output":

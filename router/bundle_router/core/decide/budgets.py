@@ -1,16 +1,16 @@
-"""What the calls of one step may cost together, and when they only go round in circles.
+"""Budgets of calls, for a step, a run and a tree of runs; and loops of repeated calls.
 
 Rules:
-1. A budget belongs to a branch, workflow, role, step and key: routing the step again does not begin a new one. Others
-   belong to the whole run, and to the tree of runs that begins with it.
-2. Whatever is answered counts, refusals too: they cost the model as many tokens. What was refused for want of budget
-   does not count, so that the counts in the records stay what they were when the budget ran out.
-3. It is looked at when a call begins; a tree's once more when its start is recorded, as its runs are recorded apart.
-   Calls that are under way side by side may pass bytes and time together, each by what one call may have at most.
+1. A step's budget belongs to its branch, workflow, role, step and key: routing the step again does not renew it. Other
+   budgets belong to the whole run, and to the tree of runs that begins with it.
+2. Every answered call counts, refused ones too: they cost the model as many tokens. A call that a budget refused does
+   not count, so that the recorded totals stay as they were when the budget ran out.
+3. Budgets are checked when a call begins; a tree's once more when the start is recorded, as its runs have separate
+   records. Concurrent calls may exceed bytes and time together, each by the limits of one call.
 4. A call repeats when one of the last `WINDOW` different calls asked the same and got the same answer. Repetitions in a
-   row are counted until anything else is asked or answered. So waiting for something to change is no circle while it
-   changes, and a circle is one up to a length of `WINDOW`.
-5. Who went round in circles is refused the calls of the circle, and only those: anything else is the way out.
+   row count until a call asks or gets something else. So polling is no loop while the answer changes, and a loop is
+   found up to a length of `WINDOW` calls.
+5. In a loop only the loop's own calls are refused: any other call leads out of it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bundle_router.core.models.canonical import digest, encode
 from bundle_router.dataclass import dataclass
 
 WINDOW: Final = 8
-"""Calls that are looked back on."""
+"""Last calls that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the calls of a step have come to. `result_bytes` are those of the results as they came, `elapsed_ms` the
-    calls' own times added up. `recent` holds what the last calls asked and what they were answered, latest last, each
-    as a hash that means something in this process only."""
+    """The totals of a step's calls. `result_bytes` counts unshaped results, `elapsed_ms` adds up the calls' own times.
+    `recent` has a hash of each of the last calls' questions and answers, latest last; it is valid in this process only.
+    """
 
     calls: int = 0
     result_bytes: int = 0
@@ -39,7 +39,7 @@ class Totals:
     recent: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As records carry it."""
+        """Return the totals in the form of the records."""
         return {
             "calls": self.calls,
             "result_bytes": self.result_bytes,
@@ -49,8 +49,8 @@ class Totals:
 
 
 def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str] | None:
-    """Return why no further call may begin: the key of `[limits]` that says so, and what to tell the agent. `asked` is
-    the hash of what the call asks."""
+    """Return why no further call may begin: the key of `[limits]`, and the text for the agent; None where one may.
+    `asked` is the hash of the call's question."""
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
     if (over := _exceeded_bound("step", "This step", spent, bounds)) is not None:
         return over
@@ -63,7 +63,7 @@ def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str
 
 
 def over_total(limits: CallLimits, run: Totals, tree: Totals | None) -> tuple[str, str] | None:
-    """Return why no further call may begin in a run, or in a tree of runs (None: it is in none): as `over_budget`."""
+    """Return why no further call may begin in a run or its tree of runs (None: it has none), as `over_budget` does."""
     bounds = limits.calls_per_run, limits.result_bytes_per_run, limits.call_seconds_per_run
     over = _exceeded_bound("run", "This run", run, bounds)
     if over is not None or tree is None:
@@ -90,12 +90,12 @@ def _exceeded_bound(
 
 
 def bounds_tree(limits: CallLimits) -> bool:
-    """Return whether anything is bounded for a tree of runs."""
+    """Return whether any limit applies to a tree of runs."""
     return any((limits.calls_per_tree, limits.result_bytes_per_tree, limits.call_seconds_per_tree))
 
 
 def sum_totals(parts: Iterable[Totals]) -> Totals:
-    """Return what several runs have come to."""
+    """Return the sum of several runs' totals."""
     total = Totals()
     for spent in parts:
         total = Totals(
@@ -105,34 +105,34 @@ def sum_totals(parts: Iterable[Totals]) -> Totals:
 
 
 HEAD: Final = 1_000
-"""Characters kept of arguments that are too large to be taken, or that are longer than `KEPT` and were refused."""
+"""Characters that are kept of arguments that are too large, or that are longer than `KEPT` and were refused."""
 KEPT: Final = 4_000
 
 
 def shorten_arguments(text: str) -> str:
-    """Return what the record of a refused call holds of arguments: nobody acted on them, and there may be many."""
+    """Shorten the arguments of a refused call for the record: nothing acted on them, and there may be many."""
     return text if len(text) <= KEPT else encode({"length": len(text), "digest": digest(text), "head": text[:HEAD]})
 
 
 def asked_hash(name: str, arguments: str | None) -> int:
-    """Return what a call asks, as a number that means something in this process only."""
+    """Return a hash of a call's question, valid in this process only."""
     return hash((name, shorten_arguments(arguments or "")))
 
 
 def add_call(spent: Totals, result_bytes: int, elapsed_ms: float) -> Totals:
-    """Return what has been spent after another call has come to its end, however often it was made."""
+    """Return the totals after a call ended, which counts once however many attempts it took."""
     return Totals(
         spent.calls, spent.result_bytes + result_bytes, spent.elapsed_ms + elapsed_ms, spent.repeats, spent.recent
     )
 
 
 def count_start(spent: Totals) -> Totals:
-    """After a call that was let in."""
+    """Return the totals after a call was admitted."""
     return Totals(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
 
 
 def count_end(spent: Totals, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
-    """After that call has come to its end."""
+    """Return the totals after an admitted call ended."""
     pair = (asked, answered)
     return Totals(
         calls=spent.calls,

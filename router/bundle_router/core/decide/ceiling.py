@@ -1,11 +1,11 @@
-"""The most a step may have: every policy, step policy and ancestor's limit that applies to it, as layers.
+"""The ceiling of a step: every policy, step policy and ancestor's limit that applies to it, as layers.
 
 Rules:
-1. A layer can only narrow. Policies that cover the address, the step's own policy, and the same of every ancestor are
-   layers of one kind; what one of them refuses no other gives back.
-2. An address that no policy with an `allow` covers is granted nothing, and so is everybody below it.
-3. A bundle that was renamed is still meant by its old ids: `bundle:old-id` is the bundle's name of today, and a glob in
-   a `deny` covers it by any of its names. A glob in an `allow` has to cover the name of today.
+1. A layer can only narrow. The policies that cover the address, the step's own policy, and those of every ancestor are
+   layers of one kind; no layer grants what another refuses.
+2. An address that no policy with an `allow` covers is granted nothing, and neither are its sub-agents.
+3. A renamed bundle is also meant by its old ids: `bundle:old-id` means its present id, and a glob in a `deny` covers
+   it by any of its ids. A glob in an `allow` has to cover the present id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING: Final = Targets((), ())
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One thing that narrows: a policy row, the step's own policy, or an ancestor's. `name` is for people."""
+    """One layer: a policy row, the step's own policy, or an ancestor's. `name` is for people."""
 
     name: str
     allow: Targets | None = None
@@ -43,14 +43,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class StepCeiling:
-    """The most a step may have. `ungranted` names the addresses (its own, its ancestors') that are granted nothing."""
+    """The most that a step may have. `ungranted`: addresses (its own, its ancestors') without a grant."""
 
     layers: tuple[Layer, ...]
     ungranted: tuple[str, ...]
 
 
 def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, grants: tuple[Grant, ...]) -> StepCeiling:
-    """Return all layers that a step at this address is judged under: policies, its own policy, and its ancestors'."""
+    """Return the layers that judge a step at this address: policies, its own policy, and its ancestors'."""
     layers, ungranted = _address_layers(catalog, address, "")
     if policy is not None:
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
@@ -81,8 +81,8 @@ def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[lis
 
 
 def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple[Grant, ...]) -> bool:
-    """Return whether a program at this address may call tools of untrusted servers: some policy row says so and none
-    says no, here and for every ancestor."""
+    """Return whether a program at this address may call tools of untrusted servers: here and for every ancestor some
+    policy row permits it and none forbids it."""
     addresses = [address, *((grant.workflow, grant.role, grant.step) for grant in grants)]
     permissions = [[row.untrusted_in_code for row in rows_covering(catalog.policies, each)] for each in addresses]
     return all(True in row and False not in row for row in permissions)
@@ -98,6 +98,6 @@ def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
 
 
 def _targets(catalog: Catalog, patterns: Iterable[str]) -> Targets:
-    """Return what the patterns speak of, old bundle ids put into those of today."""
+    """Return the patterns with old bundle ids replaced by present ones."""
     written = Targets.parse(patterns)
     return Targets(tuple(catalog.id_today(name) for name in written.bundles), written.tools)

@@ -2,22 +2,22 @@
 
     decide(catalog, facts, activation, step) ─► Decision
                                             └─► Question ─► settle(question, answer) ─► Decision
-                                                         └─► give_up(question, failure) ─► Decision
+                                                         └─► decide_without_answer(question, failure) ─► Decision
 
 Rules:
-1. No clock, disk, network or randomness. Same inputs, same bytes out.
-2. The permitted set is computed before any answer is heard and is never widened after: `settle` keeps only ids that
-   were candidates, whoever sent them.
-3. A route that matches and has no `ask` is settled without a question, and ignores stickiness that search, a model or
-   the fallback brought in. So text in the intent can't influence what it shows.
-4. A step with no answer (no route, nothing found, no default) gets none: only `always` bundles, and nothing sticky. So
+1. No clock, disk, network or randomness. Equal inputs give equal bytes.
+2. The permitted set is computed before any answer and never widened after it: `settle` keeps only ids that were
+   candidates, whoever sent them.
+3. A matching route without `ask` is decided without a question, and ignores sticky bundles that search, a model or the
+   fallback brought in. So text in the intent can't influence what it shows.
+4. A step without an answer (no route, nothing found, no default) gets only `always` bundles, and no sticky ones. So
    does a step whose route says that it has none (`bundles = []`, no `ask`).
-5. With fewer than two candidates nothing is asked: one candidate is not a choice, and is never taken automatically.
-   Where a shortlist may be offered, it is that one.
-6. What the operator's rows bring in comes before what was picked, in the order shown and in the step's budgets. The
-   declared default is shown beside a shortlist, which is no answer either.
-7. What a reader would ask about is in `left_out`, everything that was there before included; a bundle that simply had
-   no mapping is not (see `explain`).
+5. With fewer than two candidates no question is asked: one candidate is no choice, and is never picked automatically.
+   Where a shortlist may be offered, it is the shortlist.
+6. Bundles of the operator's rows come before picked ones, in the order shown and in the step's budgets. The declared
+   default is shown beside a shortlist, since that is no answer.
+7. `left_out` explains every bundle a reader would ask about, including all that were there before; a bundle that merely
+   had no mapping is not in it (see `explain`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from bundle_router.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What only search or a model can settle: which of the candidates the step needs besides what is mapped.
+    """A question for search or a model: which of the candidates the step needs besides its mapped bundles.
 
     `candidates` are permitted bundle ids in id order, at least two of them.
     """
@@ -81,12 +81,12 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Equal keys: the same choice is put. (What the step says is the step's, and recorded with it.)"""
+        """A digest that is equal for equal choices, without the step's own texts, which are recorded with it."""
         return self.permitted.key
 
 
 def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:
-    """Return what the step may see; or, where the mapping has no (whole) answer, the question to ask."""
+    """Return the decision; or the question to ask, where the mapping has no answer or only a part of one."""
     plan = plan_for(catalog, step, facts.grants)
     route = plan.route
     if route is not None and route.ask is None:
@@ -107,9 +107,9 @@ def decide(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -
 def settle(
     question: Question, answer: Answer, failure: Failure | None = None, search: SearchUse | None = None
 ) -> Decision:
-    """Return the decision that an answer leads to. Ids that are not candidates are dropped and recorded, never shown.
+    """Return the decision for an answer. Ids that are not candidates are dropped and recorded, never shown.
 
-    `failure`: a model was asked before and not heard, so the answer stands in for it and the decision is degraded.
+    `failure`: a model was asked first and failed, so the answer replaces the model's and the decision is degraded.
     """
     candidates = set(question.candidates)
     ids = [id_ for id_ in dict.fromkeys(answer.ids) if id_ in candidates]
@@ -128,9 +128,9 @@ def settle(
 def decide_without_answer(
     question: Question, failure: Failure | None, model: ModelUse | None = None, search: SearchUse | None = None
 ) -> Decision:
-    """Return the decision when nobody answered: what the route maps, or the declared default, or none.
+    """Return the decision when there is no answer: what the route maps, or the declared default, or nothing.
 
-    `failure=None` says that nobody was there to ask (no model, and search was not sure): declared behaviour, so not
+    `failure=None`: there was nobody to ask (no model, and search was not sure). That is declared behaviour, not
     degraded.
     """
     return _unanswered(question, _Selection(None, failure, model, search))
@@ -141,7 +141,7 @@ def decide_without_answer(
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """A bundle the step asks for, before policy was heard."""
+    """A bundle that the step asks for, before policy judges it."""
 
     id: str
     reason: Reason
@@ -150,18 +150,18 @@ class _Need:
 
 @dataclass(frozen=True)
 class _Selection:
-    """What became of the question, if one was put."""
+    """The outcome of the question, if one was asked."""
 
     answer: Answer | None = None
     failure: Failure | None = None
     model: ModelUse | None = None
     search: SearchUse | None = None
     nothing: bool = False
-    """Whether the answer came to no candidate at all."""
+    """Whether the answer has no candidate at all."""
 
     @property
     def why(self) -> str:
-        """Search, model and answer in the order they spoke, each once."""
+        """The reasons of search, the model and the answer, in that order, each once."""
         reasons = (
             self.search.why if self.search else "",
             f"{'the model was not' if self.model else 'nobody was'} heard ({self.failure})" if self.failure else "",
@@ -172,13 +172,13 @@ class _Selection:
 
     @cached_property
     def ranked(self) -> tuple[Candidate, ...]:
-        """What was ranked, as it is recorded: on replay these are the scores."""
+        """The ranked candidates, as recorded: a replay takes its scores from here."""
         if self.answer is not None and self.answer.scores:
             return rank_candidates(self.answer.scores)
         return rank_candidates(self.search.ranked) if self.search is not None else ()
 
     def evidence(self, id_: str) -> str:
-        """Return what a pick rests on: its own score, where search picked it; else what the answer says of all."""
+        """Return the evidence of a pick: its own score, where search picked it; else the answer's."""
         if self.answer is None:
             return ""
         ranks = self.answer.source in ("search", "shortlist")
@@ -191,7 +191,7 @@ _UNASKED: Final = _Selection()
 
 @dataclass(frozen=True, slots=True)
 class _Settling:
-    """How a decision came about. `extra` is what is needed besides what the route maps."""
+    """How a decision came about. `extra` is needed besides what the route maps."""
 
     route: Route | None
     source: Source
@@ -200,7 +200,7 @@ class _Settling:
 
     @property
     def closed(self) -> Route | None:
-        """The route, where it alone says what the step has."""
+        """The route, where it alone decides what the step has."""
         return self.route if self.route is not None and self.route.ask is None else None
 
     def needs(self, catalog: Catalog) -> list[_Need]:
@@ -210,7 +210,7 @@ class _Settling:
         return [*mapped, *(_Need(bundle.id, "always", "always = true") for bundle in catalog.always), *self.extra]
 
     def why_nothing_stays(self, source: Source) -> str:
-        """Return why nothing stays from before at such a step, where nothing does."""
+        """Return why this step keeps no bundle from before; empty where it may."""
         if source == "none":
             name = f"route {self.route.name!r} maps nothing" if self.route is not None else "no route covers this step"
             return f"{name} and nothing was selected" if self.selection is not _UNASKED else name
@@ -281,7 +281,7 @@ def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step
 
 
 def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) -> bool:
-    """Return whether something is left out because a server's first list was not there yet."""
+    """Return whether something is left out because a server's first list had not come yet."""
     missed = [row for row in left_out if row.code == "server_unavailable"] if facts.pending else []
     bundles = [(row.tool, catalog.bundle(row.id)) for row in missed]
     targets = (((tool,) if tool else (*found.tools, *found.patterns)) for tool, found in bundles if found is not None)
@@ -289,14 +289,14 @@ def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) 
 
 
 def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
-    """Who settled the step. Where each bundle of a shortlist or the default was refused it got nothing, and says so."""
+    """Return the source of the decision: `none` where every bundle of a shortlist or the default was refused."""
     if how.source == "shortlist" and "shortlist" not in reasons and not stays:
         return "default" if "default" in reasons else "none"
     return "none" if how.source == "default" and "default" not in reasons else how.source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
-    """Return what the bundle shows without being asked, each glob over unknown tools counted as one. None: none."""
+    """Return what the bundle shows without being asked, each glob over unknown tools counted as one; else None."""
     bundle = catalog.bundle(id_)
     if bundle is None:
         return None
@@ -317,8 +317,8 @@ def _add_sticky(
     how: _Settling,
     source: Source,
 ) -> None:
-    """Show what stays from earlier steps, most recently used first, where this step's own verdict permits it; and
-    says of everything else that was there before why it is not shown now."""
+    """Show the bundles of earlier steps, most recently used first, where this step's verdict permits them; leave out
+    every other one with the reason."""
     gone = {*applied.evicted, *applied.aside}
     why_none = how.why_nothing_stays(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
@@ -410,7 +410,7 @@ def _justification(how: _Settling, source: Source, shown: StepBundles) -> str:
 
 
 class StepBundles:
-    """Collects bundles for one step."""
+    """Collects the bundles of one step."""
 
     def __init__(self, catalog: Catalog, step: Step) -> None:
         self._catalog = catalog
@@ -421,12 +421,12 @@ class StepBundles:
         self._out: set[str] = set()
         self._wanted: set[str] = set()  # by a bundle that is shown, in the array
         self.direct: set[str] = set()
-        """Tools that surely stand in the array: those of bundles that fit their own budgets."""
+        """Tools that are certainly in the array: those of bundles that fit their own budgets."""
         self._count = 0
         self._tokens = 0
 
     def add(self, verdict: BundleVerdict, reason: Reason, evidence: str, *, offered: bool = False) -> None:
-        """Show the bundle where its verdict and the budgets permit it, and say why not where they don't. `offered`:
+        """Show the bundle where its verdict and the budgets permit it, else leave it out with the reason. `offered`:
         behind search alone, whatever its mode is."""
         if verdict.id in self.ids:
             return
@@ -454,17 +454,17 @@ class StepBundles:
         self.left_out.extend(verdict.refused)
 
     def leave_out(self, row: LeftOut) -> None:
-        """Say why a bundle is not shown; nothing where it is, or where a reason was given before."""
+        """Record why a bundle is not shown, unless it is shown or has a reason already."""
         if row.id not in self._out and row.id not in self.ids:
             self._out.add(row.id)
             self.left_out.append(row)
 
     def withhold(self, verdict: BundleVerdict, otherwise: LeftOut) -> None:
-        """Leave a bundle out for what its verdict says or, where that permits it, for the other reason."""
+        """Leave a bundle out with its verdict's reason or, where the verdict permits it, with the other reason."""
         self.leave_out(otherwise if verdict.permitted else verdict.as_left_out())
 
     def exposure(self, after: Activation, verdicts: Verdicts, facts: Facts) -> Exposure:
-        """Return how much the step is shown, what earlier steps asked for included; leave out what has no room."""
+        """Return how much the step is shown, with what earlier steps asked for; leave out what has no room."""
         if any(entry.tools for entry in after.entries):
             asked = {asked.name for entry in after.entries for asked in entry.tools} - self.direct
             held = held_by(self._catalog, self.bundles, lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools}))
@@ -489,8 +489,8 @@ class StepBundles:
 
 
 def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> tuple[tuple[str, ...], int, int]:
-    """Return what the bundle puts into the array of its permitted tools, how many of them are shown, and their tokens:
-    remembered for the next step, at which the same is permitted as a rule."""
+    """Return the bundle's permitted tools that go into the array, the number that is shown, and their tokens. Cached,
+    since the next step usually permits the same."""
     known = catalog.memo.setdefault("in_array", {})
     assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
     found = known.get(bundle.id)

@@ -1,10 +1,10 @@
 """The mapping: ordered rows, first match wins.
 
 Rules:
-1. A row matches a step when each of its `workflow`, `role` and `step` is empty or holds a name or glob that covers the
-   step's. Rows are tried in file order; the first that matches is the answer.
-2. The index never changes which row wins. It only avoids looking at rows that can't: rows without globs are found
-   by at most eight look-ups, rows with globs are tried in order until they come after the best row found so far.
+1. A row matches a step when each of its `workflow`, `role` and `step` is empty or has a name or glob that covers the
+   step's. Rows are tried in file order; the first match is the answer.
+2. The index never changes which row wins. It only skips rows that can't match: rows without globs are found by at most
+   eight look-ups, rows with globs are tried in order until they come after the best row found so far.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bundle_router.core.catalog import Route
 from bundle_router.core.models.patterns import first_match, is_glob
 
 Address = tuple[str, str, str]
-"""Where a workflow stands: (workflow, role, step)."""
+"""The address of a step: (workflow, role, step)."""
 
 _ANY = None
 _Key = tuple[str | None, str | None, str | None]
 
 
 class AddressedRow(Protocol):
-    """A row that says where it applies: a route or a policy."""
+    """A row with an address: a route or a policy."""
 
     @property
     def workflow(self) -> tuple[str, ...]: ...

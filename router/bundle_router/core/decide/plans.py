@@ -1,8 +1,8 @@
-"""What the catalog alone says about an address: its route, and what its ceiling makes of the bundles.
+"""Caches what depends on the catalog and an address alone: the route, and the ceiling's verdicts on the bundles.
 
-A cache, never an input: everything here can be worked out again from the catalog, on which it is kept outside its
-value. It is bounded by what it holds, so that steps whose names or policies never repeat can't make it grow: addresses,
-verdicts and the characters of step policies weigh `_MAX_WEIGHT` together at most; past that it begins anew.
+Everything here can be computed again from the catalog; it is kept with the catalog, but outside its value. The cache is
+bounded by its contents, so that steps whose names or policies never repeat can't fill memory: addresses, verdicts and
+the characters of step policies weigh at most `_MAX_WEIGHT` together; then the cache is emptied.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from bundle_router.core.models.patterns import first_match
 from bundle_router.dataclass import dataclass
 
 _MAX_WEIGHT: Final = 4_000_000
-"""About the characters that are held."""
+"""Characters, roughly, that the cache holds at most."""
 _ADDRESS: Final = 1_000
 _PATTERN: Final = 50
 _VERDICT: Final = 20
 _MAX_CANDIDATES: Final = 16
-"""Sets of candidates kept for one ceiling: one for each route that asks, times the facts that were seen."""
+"""Sets of candidates that are kept for one ceiling: one for each route that asks, times the facts that were seen."""
 
 
 @dataclass(slots=True)
 class _Meter:
-    """What the plans of a catalog hold so far."""
+    """The weight of a catalog's plans so far."""
 
     weight: int = 0
 
 
 class Verdicts:
-    """What one ceiling makes of the catalog's bundles, worked out as it is asked for.
+    """One ceiling's verdicts on the catalog's bundles, computed when asked for.
 
-    Shared by all addresses under the same policies, so that steps with names of their own don't each pay for it.
+    All addresses under the same policies share them, so that steps with new names don't each pay for them.
     """
 
     __slots__ = ("_candidates", "_catalog", "_judged", "_meter", "_selectable", "_static", "_tools", "ceiling")
@@ -71,7 +71,7 @@ class Verdicts:
         return verdict
 
     def tools(self, bundle_ids: tuple[str, ...], facts: Facts) -> Mapping[str, str]:
-        """Return the permitted tools of the bundles, each with the first that holds it."""
+        """Return the permitted tools of the bundles, each with the first bundle that holds it."""
         key = bundle_ids, id(facts)  # a call asks with those of its decision and with those of now, in turn
         known = self._tools.get(key)
         if known is None or known[0] is not facts:
@@ -85,7 +85,7 @@ class Verdicts:
         return known[1]
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]) -> Candidates:
-        """Return permitted bundles a selector may pick: those `ask` covers (None: all), without those of `without`."""
+        """Return the permitted bundles that `ask` covers (None: all), except `without`: a selector may pick them."""
         key = (facts.capabilities, facts.unavailable, facts.drifted, ask, without)
         found = self._candidates.get(key)
         if found is None:
@@ -104,7 +104,7 @@ class Verdicts:
 
 
 class Candidates:
-    """Permitted bundle ids in id order. `key` is their digest: equal keys, the same choice."""
+    """Permitted bundle ids in id order. `key` is their digest."""
 
     __slots__ = ("__dict__", "ids")
 
@@ -118,7 +118,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the catalog alone says about one address."""
+    """What the catalog says about one address."""
 
     route: Route | None
     verdicts: Verdicts
@@ -128,7 +128,7 @@ _Key = tuple[Address, StepPolicy | None, tuple[Grant, ...]]
 
 
 class Indexes:
-    """Look-ups of one catalog. `all_tools` and `all_tokens` are what showing everything would come to."""
+    """Look-ups of one catalog. `all_tools` and `all_tokens` are the totals of showing everything."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.all_tools = len(catalog.tool_names)
@@ -157,7 +157,7 @@ class Indexes:
 
 
 def _weight(key: _Key) -> int:
-    """Return what an address weighs with its step policies, its own and those of the ancestors."""
+    """Return the weight of an address with its step policies: its own and the ancestors'."""
     _, policy, grants = key
     policies = [one for one in (policy, *(grant.policy for grant in grants)) if one is not None]
     patterns = [pattern for one in policies for pattern in (*(one.allow or ()), *one.deny)]
@@ -165,7 +165,7 @@ def _weight(key: _Key) -> int:
 
 
 def indexes_of(catalog: Catalog) -> Indexes:
-    """Return the look-ups of the catalog, made when they are first asked for."""
+    """Return the look-ups of the catalog; the first call builds them."""
     found = catalog.memo.get("indexes")
     if not isinstance(found, Indexes):
         found = catalog.memo["indexes"] = Indexes(catalog)
@@ -173,13 +173,13 @@ def indexes_of(catalog: Catalog) -> Indexes:
 
 
 def plan_for(catalog: Catalog, step: Step, grants: tuple[Grant, ...]) -> Plan:
-    """Return the plan of the step's address, from the cache where it is known."""
+    """Return the plan of the step's address, from the cache if it is there."""
     return indexes_of(catalog).plan(((step.workflow, step.role, step.step), step.policy, grants))
 
 
 def permitted_tools(catalog: Catalog, facts: Facts, step: Step, bundle_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the tools that the given bundles come to at this step, each with the first bundle that holds it.
+    """Return the tools of the given bundles that this step permits, each with the first bundle that holds it.
 
-    The same verdict as in `decide`: call it at call time with fresh facts to refuse what was revoked since.
+    The verdict is that of `decide`: with fresh facts, at call time, it refuses what was revoked since.
     """
     return plan_for(catalog, step, facts.grants).verdicts.tools(tuple(bundle_ids), facts)

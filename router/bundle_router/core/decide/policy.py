@@ -1,4 +1,4 @@
-"""Who may see what: one function, used when a step is decided on and again when a tool is called.
+"""Policy: who may see what. The same function judges a step when it is decided and a tool when it is called.
 
 Rules:
 1. Absence is deny. An address that no policy with an `allow` covers may see nothing.
@@ -6,10 +6,10 @@ Rules:
    the highest `min_trust` counts. So adding a denial, an effect list or a trust floor never widens anything.
 3. The step's own policy, and every ancestor's ceiling, are further layers of the same kind (see `core.decide.ceiling`).
 4. Deny beats allow. Denying a bundle also takes its tools out of every bundle composed of it.
-5. An `allow` is a set of tools: `bundle:x` stands for all tools of x, `tool:s.t` for one. A bundle may be seen when at
-   least one of its tools may; the tools that may not are refused one by one.
-6. A glob over a server that nobody has asked yet (`patterns`) is judged like a tool. It is permitted when all that it
-   may turn out to cover is, so a `tool:` name allows no part of it; each tool is judged again once it is known.
+5. An `allow` is a set of tools: `bundle:x` means all tools of x, `tool:s.t` one. A bundle may be seen when at least one
+   of its tools may; the tools that may not are refused one by one.
+6. A glob over a server that was not asked yet (`patterns`) is judged like a tool. It is permitted only if everything
+   that it may cover is, so a `tool:` name allows no part of it; each tool is judged again once it is known.
 7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows them all.
 """
 
@@ -32,7 +32,7 @@ CheckResults = Iterator[tuple[Code, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One test made on a bundle or tool, in the order of `CODES`."""
+    """One test of a bundle or tool, in the order of `CODES`."""
 
     code: Code
     passed: bool
@@ -41,8 +41,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class BundleVerdict:
-    """What a bundle comes to: the tools (and globs over tools nobody has heard of yet) that may be seen, those that may
-    not, or why none may (`code`)."""
+    """The verdict on a bundle: the tools (and globs over unknown tools) that may be seen, those that may not, or why
+    none may (`code`)."""
 
     id: str
     tools: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def unknown(id_: str) -> BundleVerdict:
 
 
 def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
-    """Return the bundles it is composed of, all the way down, without itself. The catalog has no cycles."""
+    """Return the bundles that a bundle is composed of, at any depth, without itself. The catalog has no cycles."""
     found: dict[str, Bundle] = {}
     waiting = list(bundle.bundles)
     while waiting:
@@ -83,7 +83,7 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Denials:
-    """What one layer denies of one bundle: all of it (`whole`), or what comes from a denied constituent (`through`)."""
+    """What one layer denies of a bundle: all of it (`whole`), or the tools of a denied constituent (`through`)."""
 
     layer: Layer
     whole: str | None
@@ -97,9 +97,9 @@ class _Denials:
 
 
 class ConfigChecks:
-    """The tests that rest on config alone, on one bundle. What is the same for all its tools is worked out once.
+    """The tests of one bundle that depend on config alone. What all its tools share is computed once.
 
-    A target is a tool, a glob over a server that nobody has asked yet, or None: the bundle as a whole.
+    A target is a tool, a glob over a server that was not asked yet, or None: the bundle as a whole.
     """
 
     def __init__(self, catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> None:
@@ -148,7 +148,7 @@ class ConfigChecks:
         return self._bundle.trust if server is None else server.trust
 
     def _why_unlisted(self, target: str | None) -> str | None:
-        """Return why a glob is refused: config knew its server as trusted, and since then it is not."""
+        """Return why a glob is refused: the config had its server as trusted, and it is not any more."""
         if target is None or not is_glob(target) or self._trust(target) == "trusted":
             return None
         return "an untrusted server's tools must be named in the bundle one by one"
@@ -233,14 +233,14 @@ def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResul
 def checks(
     catalog: Catalog, ceiling: StepCeiling, facts: Facts, bundle: Bundle, target: str | None = None
 ) -> tuple[Check, ...]:
-    """Return every test on one tool (or glob) of a bundle, or on the bundle as a whole, in order, passed or not: the
-    chain that `explain` prints."""
+    """Return every test of one tool (or glob) of a bundle, or of the whole bundle, in order, passed or not: the chain
+    that `explain` prints."""
     tests = (*ConfigChecks(catalog, ceiling, bundle).on(target), *_fact_checks(facts, bundle, target))
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 
 
 def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> BundleVerdict:
-    """Return the verdict as far as config alone decides it. Depends on the catalog alone."""
+    """Return the verdict as far as the catalog alone decides it."""
     tests = ConfigChecks(catalog, ceiling, bundle)
     if bundle.tools or bundle.patterns:
         return _judge_tools(bundle, bundle.tools, bundle.patterns, (), tests.on)
@@ -249,7 +249,7 @@ def static_verdict(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> Bu
 
 
 def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVerdict:
-    """Return the verdict after `_fact_checks`, which are asked in their order. Never permits what config refused."""
+    """Return the verdict after the tests of `_fact_checks`, in their order. Never permits what config refused."""
     if not verdict.permitted:
         return verdict
     # What this returns at once is what those checks come to: a new one of them has to be looked for here, too.
@@ -266,7 +266,7 @@ def with_facts(verdict: BundleVerdict, facts: Facts, bundle: Bundle) -> BundleVe
 
 
 def verdict(catalog: Catalog, ceiling: StepCeiling, facts: Facts, id_: str) -> BundleVerdict:
-    """Return what the bundle of that id comes to under the ceiling and the facts."""
+    """Return the verdict on the bundle of that id, under the ceiling and the facts."""
     bundle = catalog.bundle(id_)
     return unknown(id_) if bundle is None else with_facts(static_verdict(catalog, ceiling, bundle), facts, bundle)
 
@@ -282,9 +282,9 @@ def _judge_tools(
     before: tuple[LeftOut, ...],
     tests: Callable[[str], CheckResults],
 ) -> BundleVerdict:
-    """Return the verdict on a bundle after the tests on each of its tools and globs; `before` was refused earlier.
+    """Return the verdict on a bundle after testing each of its tools and globs; `before` was refused earlier.
 
-    Where nothing is left, a reader asks "why not the bundle": the test that its first tool failed is reported.
+    Where no tool is left, the bundle's reason is the test that its first tool failed.
     """
     refused: list[LeftOut] = []
 

@@ -1,14 +1,14 @@
-"""What a selector said, before anything is made of it: admitted, or taken for a failure.
+"""Admits a selector's reply before it is used, or turns it into a failure.
 
 Rules:
-1. A selector speaks for search or a model and nobody else. One that claims to be the operator's mapping would make its
-   picks trusted, so such a reply is not heard: failure `internal`, as with any reply that can't be recorded (a score
-   that is no number, an id that is no text, a word from no closed list).
-2. Each id and each score stands once: the first mention of an id, the best score of a bundle.
-3. Secrets are taken out before the reply is heard, not when it is written: what was decided on is what stands in the
-   record, and its digest can be made again from there.
+1. A selector speaks for search or a model only. A reply that claims to be the operator's mapping would make its picks
+   trusted, so it becomes the failure `internal`; so does any reply that can't be recorded (a score that is no number,
+   an id that is no text, a word from no closed list).
+2. Each id and each score occurs once: the first mention of an id, the best score of a bundle.
+3. Secrets are removed before the reply is used, not when it is written: the record holds what was decided on, and its
+   digest can be computed again from there.
 
-Admitting twice changes nothing, so a recorded reply is heard as it was.
+Admitting twice changes nothing, so a recorded reply is used as it was.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_SCORE: Final = 1e300
 
 
 def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Reply:
-    """Return the reply without secrets and repetitions; or, where it can't be used, failure `internal` and its cost."""
+    """Return the reply without secrets and repetitions; or failure `internal`, with its cost, for an unusable one."""
     if not _is_sound(reply):
         failed = Reply(failure="internal", model=reply.model)
         reply = failed if _is_sound(failed) else Reply(failure="internal")
@@ -37,7 +37,7 @@ def admit_reply(reply: Reply, redact: Callable[[str], str] | None = None) -> Rep
 
 
 def _is_sound(reply: Reply) -> bool:
-    """Return whether the reply keeps rule 1. What can be encoded can be recorded, and read back as it was."""
+    """Return whether the reply keeps rule 1. What can be encoded can be recorded, and read again unchanged."""
     try:
         encode([asdict(part) for part in (reply.answer, reply.model, reply.search) if part is not None])
     except (TypeError, ValueError, RecursionError):
@@ -67,7 +67,7 @@ def _is_sound_search(search: SearchUse) -> bool:
 
 
 def _are_scored(rows: Sequence[Candidate]) -> bool:
-    """Return whether every row names a bundle with a score that can be compared and printed, or with none."""
+    """Return whether every row names a bundle, with a score that can be compared and printed or with none."""
     return all(
         isinstance(row.id, str)
         and (row.score is None or (isinstance(row.score, int | float) and abs(row.score) <= _MAX_SCORE))
@@ -87,8 +87,7 @@ def _each_once(answer: Answer) -> Answer:
 
 
 def rank_candidates(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return each bundle once with its best score, best first, equal scores by id: the order in which candidates are
-    recorded, and heard again on replay."""
+    """Return each bundle once with its best score, best first, ties by id: the order of records and replays."""
     best: dict[str, Candidate] = {}
     for row in sorted(rows, key=lambda row: (-(row.score or 0.0), row.id)):
         best.setdefault(row.id, row)

@@ -1,15 +1,15 @@
-"""What is wrong with a step's own policy: said to the caller before anything is decided or written.
+"""Checks a step's own policy before anything is decided or written.
 
 Rules:
-1. A name without globs is a bundle's id, an old id of one, or (`tool:`) a tool of the catalog. Anything else is
-   refused: a denial with a typo in it would silently permit.
-2. A bare name that is a tool's and no bundle's is refused too, with the form to write. The form says which is meant, so
-   that a bundle added later under that name changes nothing.
-3. A glob may match nothing: denying the tools of a server that is not configured here is normal, and allowing what is
-   not there permits nothing.
-4. A pattern has at most `MAX_PATTERN` characters: matching is linear in them, and they are kept with every plan.
+1. A name without globs is a bundle's id or old id, or (`tool:`) a tool of the catalog. Anything else is refused, since
+   a denial with a typo would silently permit.
+2. A bare name that is a tool's and no bundle's is refused too, with the form to write. So a bundle that is added under
+   that name later changes nothing.
+3. A glob may match nothing: denying the tools of a server that is not configured here is normal, and allowing what does
+   not exist permits nothing.
+4. A pattern has at most `MAX_PATTERN` characters: matching is linear in them, and every plan keeps them.
 
-A decision itself doesn't ask: under an edited config a recorded step may name what is there no longer, and replays.
+Decisions don't check this: under an edited config a recorded step may name what is gone, and still replays.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import RequestError
 
 MAX_PATTERN: Final = 200
-"""Characters of one pattern of a step policy: a server's name and a tool's, with room."""
+"""Characters of one pattern of a step policy: enough for a server's name and a tool's."""
 _MAX_NAMED_PROBLEMS: Final = 5
 _FORMS: Final = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
 
 
 def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
-    """Return what is wrong with the policy, one sentence for each pattern; empty when all of it is understood."""
+    """Return what is wrong with the policy, a sentence for each pattern; empty when all of it is understood."""
     reader = _Reader(catalog)
     problems = []
     for key, patterns in (("allow", policy.allow or ()), ("deny", policy.deny)):
@@ -43,7 +43,7 @@ def check_step_policy(catalog: Catalog, policy: StepPolicy) -> list[str]:
 
 
 def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "the step's policy") -> None:
-    """Raise RequestError when the policy says something that the catalog doesn't know."""
+    """Raise RequestError when the policy names something that the catalog doesn't have."""
     problems = check_step_policy(catalog, policy) if policy is not None else []
     if problems:
         more = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""
@@ -54,7 +54,7 @@ def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "th
 
 
 class _Reader:
-    """Reads patterns against one catalog. Looks for the nearest right name a few times and no more."""
+    """Reads patterns against one catalog. Suggests a right name for the first few wrong ones only."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -80,7 +80,7 @@ class _Reader:
         return self._unknown_sentence("bundle", name, {*self._catalog.bundles, *self._catalog.aliases})
 
     def _is_tool(self, name: str) -> bool:
-        """Return whether the catalog knows the tool, or a bundle holds whatever a server has under such names."""
+        """Return whether the catalog has the tool, or a glob of a bundle covers it."""
         return name in self._catalog.tool_names or first_match(self._open, name) is not None
 
     @cached_property

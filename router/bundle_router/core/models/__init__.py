@@ -1,10 +1,10 @@
 """The values that cross the boundaries: steps in, decisions out, and what tools take and return.
 
 Rules:
-1. Everything here is immutable. A value that was recorded can't change after it was recorded.
+1. Everything here is immutable: a recorded value can't change after it was recorded.
 2. Inputs from outside (`Step`) are pydantic models that refuse unknown keys; values made inside are frozen dataclasses.
-3. The closed lists (`REASONS`, `CODES`, `SOURCES`, `FAILURES`) are a contract: the same words stand in the log,
-   on the command line, in error text and on the review page.
+3. The closed lists (`REASONS`, `CODES`, `SOURCES`, `FAILURES`) are a contract: the log, the command line, error texts
+   and the pages use the same words.
 """
 
 from __future__ import annotations

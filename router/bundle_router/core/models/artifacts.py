@@ -1,4 +1,4 @@
-"""What a record says of stored bytes."""
+"""The record of stored bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Artifact:
     role: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of a record. What is not known has no field."""
+        """Return the row of a record. Unknown values have no field."""
         row = {name: getattr(self, name) for name in _ALWAYS}
         return row | {name: found for name in _WHERE_KNOWN if (found := getattr(self, name)) not in ("", None)}
 
@@ -46,14 +46,14 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
-    """One stored content: its digest and its size in bytes."""
+    """A stored content: its digest and its size in bytes."""
 
     sha256: str
     bytes: int
 
 
 def check_digest(sha256: str) -> None:
-    """Raise RequestError for what is not a digest."""
+    """Raise RequestError for an invalid digest."""
     if not SHA256.fullmatch(sha256):
         advice = "give the 64 lower-case hex digits behind 'artifact:sha256:'"
         raise RequestError(f"{sha256[:100]!r} is not an artifact's digest", advice=advice)

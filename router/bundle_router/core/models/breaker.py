@@ -5,13 +5,14 @@
        └───────────────(the probe was answered)────────────┴──────(the probe failed)──────┘
 
 Rules:
-1. While it is open nothing is let through; half open lets exactly one probe through until that one is settled.
-2. Every ticket belongs to an epoch, and the epoch ends whenever the breaker opens or closes. What a call of an earlier
-   epoch came to is not heard: a slow success from before the outage does not end it.
-3. It stays open for `base_s`, times `growth` after every probe that failed, at most `max_open_s`; for `grave_s` after a
-   grave failure; longer where the other side asked for it, but never longer than `max_asked_s`: one absurd header must
-   not switch it off for good.
-4. A blameless end (the caller's own mistake) says nothing of health. A probe that ends so was answered, and closes it.
+1. An open breaker lets nothing through; a half open one lets exactly one probe through until the probe is settled.
+2. Every ticket belongs to an epoch, which ends whenever the breaker opens or closes. The end of a call of an earlier
+   epoch is ignored: a slow success from before the outage does not end the outage.
+3. It stays open for `base_s`, times `growth` after every failed probe, at most `max_open_s`; for `grave_s` after a
+   grave failure; longer where the other side asked for it, but at most `max_asked_s`: one absurd header must not switch
+   it off for good.
+4. A blameless end (the caller's own mistake) says nothing about health. A probe that ends so was answered, and closes
+   the breaker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ End = Literal["answered", "blameless", "failed", "grave"]
 
 @dataclass(frozen=True, slots=True)
 class BreakerTerms:
-    """When a breaker opens and for how long, in seconds."""
+    """When a breaker opens, and for how many seconds."""
 
     errors_in_a_row: int = 5
     base_s: float = 30.0
@@ -40,7 +41,7 @@ DEFAULT_TERMS: Final = BreakerTerms()
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Leave to make one call. Give it back with what became of it."""
+    """Permission for one call. Return it with the call's end."""
 
     epoch: int
     probe: bool
@@ -48,7 +49,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """`open_until_ns` is None while closed; `openings` counts how often it opened since it was last closed."""
+    """The state of a breaker. `open_until_ns` is None while closed; `openings` counts openings since then."""
 
     terms: BreakerTerms = DEFAULT_TERMS
     epoch: int = 0
@@ -58,7 +59,7 @@ class Breaker:
     probing: bool = False
 
     def admit(self, now_ns: int) -> tuple[Breaker, Ticket | None]:
-        """Leave to call now, or None."""
+        """Return a ticket for a call now, or None."""
         if self.open_until_ns is None:
             return self, Ticket(self.epoch, probe=False)
         if self.probing or now_ns < self.open_until_ns:
@@ -78,7 +79,7 @@ class Breaker:
         return replace(self, errors=self.errors + 1)
 
     def release(self, ticket: Ticket) -> Breaker:
-        """Return the breaker after a call whose end nobody waited for: nothing learnt, the probe free again."""
+        """Return the breaker after a call whose end is unknown: nothing is learnt, and another probe may be made."""
         return replace(self, probing=False) if ticket.probe and ticket.epoch == self.epoch else self
 
     def opens_again_in_s(self, now_ns: int) -> float:

@@ -19,7 +19,7 @@ _PIECES: Final = c_make_encoder(None, _CHECKED.default, encode_basestring_ascii,
 
 def encode(value: Any) -> str:
     """Return the canonical JSON text of a JSON value. Raises ValueError on NaN, infinities and cycles, TypeError on
-    other types, RecursionError for what is nested too deep."""
+    other types, RecursionError for a value that is nested too deep."""
     try:
         return "".join(_PIECES(value, 0))
     except RecursionError:  # too deep, or a cycle
@@ -27,7 +27,7 @@ def encode(value: Any) -> str:
 
 
 class EncodedObject(dict[str, Any]):
-    """A JSON object with its canonical text, for one that goes into many records. It is never changed."""
+    """A JSON object with its canonical text, for use in many records. It is never changed."""
 
     __slots__ = ("text",)
 
@@ -37,7 +37,7 @@ class EncodedObject(dict[str, Any]):
 
 
 class EncodedRows(list[Any]):
-    """As `EncodedObject`, for a list."""
+    """A JSON list with its canonical text (see `EncodedObject`)."""
 
     __slots__ = ("text",)
 
@@ -47,12 +47,12 @@ class EncodedRows(list[Any]):
 
 
 def text_of(value: Any) -> str:
-    """Return what `encode` does, or the text of what is encoded already."""
+    """Return what `encode` does, or the text of an encoded value."""
     return value.text if isinstance(value, (EncodedObject, EncodedRows)) else encode(value)
 
 
 def encode_object(value: Mapping[str, Any]) -> str:
-    """Return what `encode` does for an object; the text of an `EncodedObject` in it is taken as it is."""
+    """Return what `encode` does for an object; the text of an `EncodedObject` in it is used unchanged."""
     if EncodedObject not in map(type, value.values()):
         return encode(value)
     parts: list[str] = []
@@ -72,7 +72,7 @@ def encode_object(value: Mapping[str, Any]) -> str:
 
 
 def digest(data: str | bytes) -> str:
-    """`sha256:<64 hex digits>` of the text (as UTF-8) or bytes."""
+    """Return `sha256:<64 hex digits>` of the text (as UTF-8) or bytes."""
     return (
         "sha256:" + hashlib.sha256(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data).hexdigest()
     )

@@ -1,4 +1,4 @@
-"""What is sticky in a run, and what the router decides."""
+"""The sticky set of a run, and the router's decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bundle_router.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AskedTool:
-    """A deferred tool (canonical name) that the run asked for: by search, by name or by calling it."""
+    """A deferred tool (canonical name) that the run asked for: by search, by name or by a call."""
 
     name: str
     place: int
@@ -26,10 +26,10 @@ class AskedTool:
 class Entry:
     """One bundle of a run's activation. `used` is the sequence number of its last use, for least-recently-used order.
 
-    `origin` is the reason that first brought it in, or the first that text in an intent had no hand in; `inherited`
-    marks what came from the parent run and was not yet brought in by a step of this run (for what is there by trust:
-    by its mapping). `place` numbers bundles and asked-for tools (`tools`, in their order) as the
-    run came upon them: the array of tools is in this order, so that what comes later is appended.
+    `origin` is the first reason that brought it in, or the first that text in an intent did not influence. `inherited`
+    marks a bundle of the parent run that no step of this run brought in (for a trusted one: no mapping of this run).
+    `place` numbers bundles and asked-for tools (`tools`, in their order) as the run came upon them: the array has this
+    order, so that later ones are appended.
     """
 
     id: str
@@ -53,8 +53,8 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A bundle the step may see. `evidence` says in words what the reason rests on; `mode` how it is presented where
-    that is not the bundle's own mode: what was offered in a shortlist waits behind search."""
+    """A bundle that the step may see. `evidence` says in words what the reason rests on. `mode` is set where the bundle
+    is presented in another mode than its own: a bundle of a shortlist stays behind search."""
 
     id: str
     rank: int
@@ -67,7 +67,7 @@ class Chosen:
 class LeftOut:
     """A bundle (with `tool`: one tool of a shown bundle) that the step may not see, and the first test it failed.
 
-    A tool that was `evicted` left the array, and may still be found and called.
+    An `evicted` tool left the array, and may still be found and called.
     """
 
     id: str
@@ -86,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What one question to a model cost and gave. Holds the raw answer, so that replay needs no model."""
+    """The cost and the answer of one question to a model. Contains the raw answer, so that a replay needs no model."""
 
     name: str
     prompt_version: str = ""
@@ -106,14 +106,13 @@ NO_EVIDENCE: Final = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class SearchUse:
-    """What search found for one question and what was made of it. Recorded whoever answered in the end.
+    """What search found for one question, and what followed from it. Recorded whoever answered in the end.
 
-    `thresholds` is the version of what `verdict` rests on, `probability` that the best bundle is the right one (None:
-    no calibration) and `threshold` what it was held against (None: a bundle like that is never shown by search alone).
-    `ranked` holds the best candidates with their scores; under `cut` they are not plausible. `embeddings`: whether an
-    embedder was `used`, or why not and words alone were ranked by (None: none is configured). `recall`: the same of
-    past steps that are remembered by their meaning (None: none are). `withheld`: of `ranked`, what `[search] offer`
-    keeps out of a shortlist.
+    `thresholds` is the version of what `verdict` rests on. `probability` is that of the best bundle being right (None:
+    no calibration), `threshold` what it was compared with (None: search alone never shows such a bundle). `ranked` has
+    the best candidates with their scores; those under `cut` are not plausible. `embeddings`: whether an embedder was
+    `used`, or why words alone were ranked by (None: none is configured). `recall`: the same for remembered steps (None:
+    none are). `withheld`: those of `ranked` that `[search] offer` keeps out of a shortlist.
     """
 
     verdict: Verdict
@@ -131,7 +130,7 @@ class SearchUse:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a selector said to a question: bundle ids in order of preference, and how it came to them.
+    """A selector's answer to a question: bundle ids in order of preference, and how it found them.
 
     The core treats it as a wish: ids that are not candidates are dropped, whoever sent them.
     """
@@ -143,18 +142,18 @@ class Answer:
     scores: tuple[Candidate, ...] = ()
     model: ModelUse | None = None
     dropped: tuple[tuple[str, Code], ...] = ()
-    """Ids the selector itself left out, with the code to record (`below_floor`, `over_budget`)."""
+    """Ids that the selector itself left out, each with the code to record (`below_floor`, `over_budget`)."""
     offered: tuple[str, ...] = ()
-    """Ids to offer behind search beside what was picked: who picks may be wrong."""
+    """Ids to offer behind search beside the picked ones, since a pick may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of a question: answered (`answer`), failed (`failure`), or nobody was there to ask (neither).
+    """The outcome of a question: answered (`answer`), failed (`failure`), or nobody to ask (neither).
 
-    Both: a model failed and search stands in for it, so the decision is degraded. `key` is the key of the question that
-    was put, so that a replay knows whether it would be put again. `search` is what search found, if it was asked;
-    `revisions` are those of the learned artifacts it used (see `Facts`).
+    Both: a model failed and search replaced it, so the decision is degraded. `key` is the key of the asked question, by
+    which a replay knows whether it would be asked again. `search` is what search found, if it was asked; `revisions`
+    are those of the learned artifacts that it used (see `Facts`).
     """
 
     key: str = ""
@@ -167,8 +166,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), against all of the
-    catalog. What is deferred counts from the step on after the one that asked for it; see `core.tools.exposure`."""
+    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), beside the whole
+    catalog. A deferred tool counts from the step after the one that asked for it (see `core.tools.exposure`)."""
 
     tools: int
     tokens: int
@@ -178,45 +177,45 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step may see, why, and why not the rest. Already in the run directory when you hold it. `bundle_ids` is
-    ordered: what the step asked for first, sticky bundles last."""
+    """What a step may see, why, and why not the rest. The run directory has it before you do. `bundle_ids` is ordered:
+    what the step asked for first, sticky bundles last."""
 
     bundles: tuple[Chosen, ...]
-    """The bundles shown, each with its rank, its reason and what that rests on."""
+    """The bundles shown, each with its rank, its reason and the evidence."""
     left_out: tuple[LeftOut, ...]
-    """Bundles and tools that were not, each with the first test it failed."""
+    """Bundles and tools that are not shown, each with the first test it failed."""
     source: Source
-    """What settled it: `mapping`, `search`, `model`, `shortlist`, `default` or `none`."""
+    """What decided it: `mapping`, `search`, `model`, `shortlist`, `default` or `none`."""
     degraded: bool
     """Whether a fallback was used because search or the model gave no usable answer."""
     justification: str
-    """Why, in a sentence."""
+    """The reasons in a sentence."""
     route: str | None
-    """The name of the route that matched, None where none did."""
+    """The name of the route that matched, or None."""
     candidates: tuple[Candidate, ...]
     """The permitted bundles that search or the model could pick."""
     before: Activation
-    """The activation that it was decided on."""
+    """The activation before the step."""
     after: Activation
-    """The activation that it left."""
+    """The activation after the step."""
     evicted: tuple[str, ...]
     """Ids of bundles that left the activation."""
     exposure: Exposure
-    """How much the step is shown, against all there is."""
+    """How much the step is shown, beside everything there is."""
     model: ModelUse | None = None
-    """What the question to a model cost and gave, where one was asked."""
+    """The cost and the answer of the question to a model, if one was asked."""
     search: SearchUse | None = None
-    """What search found, where it was asked."""
+    """What search found, if it was asked."""
     run_id: str = ""
-    """The run that it is of."""
+    """The id of its run."""
     seq: int = -1
-    """The place of its record in the run's."""
+    """The number of its record in the run."""
     decision_id: str = ""
-    """Its id: what `tools` and `call` take as `decision`."""
+    """Its id, which `tools` and `call` take as `decision`."""
     catalog_revision: str = ""
-    """The config that it was taken under."""
+    """The revision of the config that it was made under."""
     input_digest: str = ""
-    """The digest of all that it was decided on."""
+    """The digest of all inputs of the decision."""
 
     @property
     def bundle_ids(self) -> list[str]:
@@ -224,8 +223,8 @@ class Decision:
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:
-        """Return the tools that an earlier step asked for and that left the array, since too many were asked for later
-        or this step has no room for them. They stand in `left_out`."""
+        """The tools that an earlier step asked for and that left the array, because too many were asked for later or
+        this step has no room for them. They are in `left_out`."""
         return tuple(row.tool for row in self.left_out if row.tool and row.code in ("evicted", "over_budget"))
 
     def to_json(self) -> dict[str, Any]:
@@ -234,13 +233,13 @@ class Decision:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Decision:
-        """Return the decision that `to_json` gave. Raises pydantic's ValidationError for what is not one."""
+        """Return the decision that `to_json` wrote. Raises pydantic's ValidationError for anything else."""
         return TypeAdapter(cls).validate_python(dict(value))
 
 
 @dataclass(frozen=True, slots=True)
 class RecentStep:
-    """A step this run took before, as search and the model may see it."""
+    """An earlier step of this run, as search and the model may see it."""
 
     role: str
     step: str

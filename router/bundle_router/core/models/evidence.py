@@ -1,7 +1,7 @@
-"""What a ranking of bundles rests on: the features by which others judge whether search is enough.
+"""The features of a ranking of bundles, by which others judge whether search is enough.
 
-Nothing is decided here. `Evidence` is recorded with the decision; `relevance` says how likely it is that any bundle
-fits at all, from weights fitted on labelled requests (see `RELEVANCE`), and is compared with a floor.
+Nothing is decided here. `Evidence` is recorded with the decision. `relevance` is the probability that any bundle fits
+at all, from weights fitted on labelled requests (see `RELEVANCE`), and is compared with a floor.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ _FRESH: Final = re.compile(
 _SELF: Final = re.compile(r"\b(?:i|i'm|my|me)\b", re.IGNORECASE)
 _SENTENCE_END: Final = re.compile(r"[.!?]\s")
 _LOOKED_AT: Final = 4_000
-"""Characters of a text whose phrasing is looked at."""
+"""Characters of a text whose phrasing is examined."""
 _ROUNDS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one ranking rests on. All values lie in 0..1 unless said otherwise; all are 0 when nothing was found.
+    """The features of one ranking. All values lie in 0..1 unless said otherwise; all are 0 when nothing was found.
 
-    `strength`: the best bundle's raw score, in fully matched rarest words (0 and up, rarely over 6).
-    `known`: share of the request's words (by rarity) that any permitted-or-not bundle holds; low means a novel request.
-    `coverage`: share of the known words that the best bundle (its text or its best tool) holds.
-    `margin`: how far the second is behind the first. `entropy`: how evenly the score is spread (1: all alike).
-    `agreement`: share of the scorers (own text, best tool, meaning, and all together with memory) that put the same
-    bundle first.
-    `remembered`: the most that memory adds for any permitted one (0 and up). `relevance`: how likely any bundle fits.
-    `likeness`: the cosine of the request and the nearest bundle, where an embedder was heard (0: words alone).
+    `strength`: the best bundle's raw score, in fully matched rarest words (0 and up, rarely over 6). `known`: share of
+    the request's words (by rarity) that any bundle has, permitted or not; low means a novel request. `coverage`: share
+    of the known words that the best bundle (its text or its best tool) has. `margin`: how far the second is behind the
+    first. `entropy`: how evenly the score is spread (1: all alike). `agreement`: share of the scorers (own text, best
+    tool, meaning, and all together with memory) that rank the same bundle first. `remembered`: the most that memory
+    adds to a permitted bundle (0 and up). `relevance`: probability that any bundle fits. `likeness`: the cosine of the
+    request and the nearest bundle, where an embedder was used (0: words alone).
     """
 
     strength: float = 0.0
@@ -73,13 +72,13 @@ class Logistic:
 
 
 def relevance_features(evidence: Evidence, text: str) -> dict[str, float]:
-    """Return what `relevance` is computed from: the match, and how the text is put."""
+    """Return the features that `relevance` is computed from: the match and the text's phrasing."""
     match = {"strength": evidence.strength, "known": evidence.known, "coverage": evidence.coverage}
     return {**match, "remembered": evidence.remembered, **phrasing(text)}
 
 
 def phrasing(text: str) -> dict[str, float]:
-    """Return how a text is put: as wishes, about what is current, about themselves, in how many sentences."""
+    """Return a text's phrasing: wishes, questions about the present or itself, and number of sentences."""
     head = text[:_LOOKED_AT]
     wishes = len(_WISH.findall(head))
     return {
@@ -92,7 +91,7 @@ def phrasing(text: str) -> dict[str, float]:
 
 
 def spread(scores: Sequence[float]) -> float:
-    """Entropy of the best ten scores, sharpened, relative to the most there can be."""
+    """Return the entropy of the best ten scores, sharpened, as a share of its maximum."""
     top = [score**3 for score in sorted(scores, reverse=True)[:10] if score > 0.0]
     total = sum(top)
     if len(top) < 2 or total <= 0.0:
@@ -107,7 +106,7 @@ def fit_logistic(
     *,
     weights: Sequence[float] | None = None,
 ) -> Logistic:
-    """Logistic regression by Newton's method on standardised features, slopes held a little to nought."""
+    """Fit a logistic regression by Newton's method on standardised features, with slopes slightly regularised."""
     n = len(rows)
     if n == 0:
         return Logistic(0.0, tuple((name, 0.0) for name in names))
@@ -143,7 +142,7 @@ def fit_logistic(
 
 
 def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Of a symmetric positive system of equations, given by its lower half (Cholesky)."""
+    """Solve a symmetric positive system of equations, given by its lower half (Cholesky)."""
     root: list[list[float]] = []
     half: list[float] = []
     for at, row in enumerate(lower):
@@ -171,10 +170,10 @@ RELEVANCE: Final = Logistic(
         ("sentences", -4.4057),
     ),
 )
-"""Fitted on MetaTool's awareness queries (511, half of them in need of no tool) and 345 requests of six other sets, all
-in need of one, weighing double. Most of what tells the two apart is phrasing: without it the area under the curve is
-0.81, with it 0.95. An engine whose goals are written by a program should fit its own (`fit_logistic`)."""
+"""Fitted on MetaTool's awareness queries (511; half of them need no tool) and 345 requests of six other sets, which all
+need one and weigh double. Phrasing separates the two: without it the area under the curve is 0.81, with it 0.95. An
+engine whose goals are written by a program should fit its own (`fit_logistic`)."""
 
 FLOOR: Final = 0.25
-"""Relevance below which the honest answer is "nothing fits": 1 % of the requests that need a tool fall under it, and
-60 % of those that need none (MetaTool awareness)."""
+"""Relevance below which nothing fits: 1 % of the requests that need a tool are below it, and 60 % of those that need
+none (MetaTool awareness)."""

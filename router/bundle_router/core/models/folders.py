@@ -1,7 +1,7 @@
 """Folders beneath the router's workspace, as relative paths: `.` is the workspace itself, `a/b` a folder in it.
 
-Relative, because what is recorded must mean the same folder to whoever opens the run next, and must never lead out of
-the workspace that they were given. Whether a folder is there, and is no link, is asked of the disk when it is opened.
+They are relative because a record must mean the same folder to whoever opens the run next, and must never lead out of
+their workspace. Whether a folder exists, and is no link, is checked when it is opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def is_beneath(folder: str, ceiling: str) -> bool:
 
 
 def relative_folder(root: str, recorded: str | None) -> str | None:
-    """Return the folder a step names, relative to `root`; None for one that is not inside it, `.` where it names none.
+    """Return the folder that a step names, relative to `root`: `.` where it names none, None where it is outside.
 
-    Takes absolute paths too: records were written with them once.
+    Takes absolute paths too, which older records have.
     """
     if recorded is None:
         return TOP
@@ -33,8 +33,8 @@ def relative_folder(root: str, recorded: str | None) -> str | None:
 
 
 def folder_seen_from(root: str, other: str, recorded: str | None) -> str | None:
-    """Return the folder that a step names in the workspace `other`, for one who works in `root`: relative to it, or `.`
-    where all of `root` lies in that folder. None where it lies elsewhere, so that nobody may say what is open in it."""
+    """Return the folder that a step names in the workspace `other`, as seen from the workspace `root`: relative to it,
+    or `.` where that folder contains all of `root`. None elsewhere: nothing is permitted there."""
     folder = relative_folder(other, recorded)
     if folder is None or other == root:
         return folder

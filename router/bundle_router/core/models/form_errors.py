@@ -1,4 +1,4 @@
-"""Plain words for what a pydantic model refuses: said so that who edits a config, or calls us, can act on them."""
+"""Turns pydantic's validation errors into plain sentences for editors of config and callers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNQUOTED: Final = "an id with dots needs quotes"
 
 
 def describe(value: Any) -> str:
-    """Return what stands there now, briefly (of a type: that it is of it). Never more than some 60 characters of it."""
+    """Describe a value in at most some 60 characters (a type by its name)."""
     if isinstance(value, type):
         return "the text given" if value is str else f"a value of type {value.__name__}"
     if isinstance(value, bool):
@@ -50,7 +50,7 @@ def describe(value: Any) -> str:
 
 
 def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
-    """Return what is wrong with the fields of a value, without repeating a text that was given."""
+    """Return what is wrong with the fields of a value, without repeating the caller's text."""
     rows: list[Any] = list(wrong.errors(include_url=False))
     for row in rows:
         row["input"] = row["input"] if isinstance(row["input"], int | float) else type(row["input"])
@@ -62,7 +62,7 @@ def sentences(wrong: ValidationError, form: type[BaseModel]) -> str:
 
 
 def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) -> tuple[tuple[str | int, ...], str, str]:
-    """Key path, message and suggestion for one validation error of a form."""
+    """Return the key path, message and suggestion for one validation error of a form."""
     path = error["loc"]
     if path and path[-1] == "[key]":
         path = path[:-1]
@@ -111,7 +111,7 @@ def _bound(kind: str, value: Any, context: dict[str, Any]) -> str:
 
 
 def _unquoted_hint(path: tuple[str | int, ...], value: Any, known: tuple[str, ...]) -> str:
-    """Return what to write for a bundle's id without quotes, whose dots TOML reads as tables inside tables."""
+    """Return what to write for an unquoted bundle id, whose dots TOML reads as tables inside tables."""
     if len(path) != 3 or path[0] != "bundles":
         return ""
     words = list(map(str, path[1:]))

@@ -15,11 +15,11 @@ def _refuse_coercion(value: Any) -> Any:
 
 
 Count = Annotated[int, Field(ge=0), BeforeValidator(_refuse_coercion)]
-"""A number from 0 on, and no text or truth value that could be read as one; 5.0 is whole, as in JSON Schema."""
+"""A number from 0 on; text and truth values are refused. 5.0 is whole, as in JSON Schema."""
 
 
 class Frozen(BaseModel):
-    """Base of the pydantic values: immutable, and unknown keys are refused. Errors don't repeat what was given: it may
-    hold secrets, and errors end up in logs. What validates is built when the first value is."""
+    """Base of the pydantic values: immutable, and unknown keys are refused. Errors don't repeat the input, which may
+    hold secrets, since errors are logged. The validator is built with the first value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True)

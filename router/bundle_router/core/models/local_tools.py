@@ -1,4 +1,4 @@
-"""First-party tools: what they are, what they take and return, and what the config lets them do."""
+"""First-party tools: what they are, what they take and return, and what the config permits them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bundle_router.dataclass import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text for the model. With a `uri` it is the text of a resource that came within the result; `uri` and `mime_type`
-    are then the tool's words for it."""
+    """Text for the model. With a `uri` it is the text of a resource in the result; `uri` and `mime_type` are then the
+    tool's claims."""
 
     text: str
     uri: str = ""
@@ -50,7 +50,7 @@ class ToolOutput:
 
 
 class BinaryOption(Frozen):
-    """One option an allow-listed binary may be given: `name` alone, or with a value that fully matches `value`.
+    """One option that an allow-listed binary may get: `name` alone, or with a value that fully matches `value`.
 
     `value=None`: a flag. `joined`: the value may come as `--name=value` (`-nvalue` for a one-letter option);
     `separate`: as the next argument, which then can't start with `-`. `path` keeps the value inside the workspace.
@@ -96,14 +96,14 @@ class BinaryForm(Frozen):
 
 
 class BinaryRule(Frozen):
-    """One binary that `workspace.exec` may start, the command lines it may be started with, and its limits.
+    """A binary that `workspace.exec` may start, its permitted command lines, and its limits.
 
     `path` is absolute, or `@python` for the interpreter that runs the router. Nothing else is looked up on `PATH`.
-    `env` names variables passed on from the router (never those that make programs load or run something: `LD_*`,
-    `PYTHON*`, `GIT_*` …); `set_env` holds fixed `NAME=value` pairs. `reads` names folders outside the workspace
+    `env` names variables that are passed on from the router (never those that make programs load or run something:
+    `LD_*`, `PYTHON*`, `GIT_*` …); `set_env` holds fixed `NAME=value` pairs. `reads` names folders outside the workspace
     that it needs to read. `memory_bytes` bounds one process's address space and the memory of all its processes
-    together; `file_bytes` one file, and twice that all that it writes.
-    `protect_git` keeps the workspace's `.git` read-only while it runs.
+    together; `file_bytes` one file, and twice that all that it writes. `protect_git` keeps the workspace's `.git`
+    read-only while it runs.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$", description="What agents call it. Unique.")
@@ -147,7 +147,7 @@ class BinaryRule(Frozen):
 
 
 class LocalSettings(Frozen):
-    """What the config says about the first-party tools."""
+    """The config of the first-party tools."""
 
     docs_hosts: tuple[str, ...] = ()
     binaries: tuple[BinaryRule, ...] = ()
@@ -156,16 +156,16 @@ class LocalSettings(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a local tool is handed with its arguments.
+    """What a local tool gets besides its arguments.
 
-    `workspace` is the absolute path of the root, and `within` the folder beneath it that this step's tools are confined
-    to and that relative paths start from: relative, without `..`, and real, so that a symlink in it means that it was
-    swapped since it was decided on. Tools open it anew at each call and hold the descriptor; they never join the two.
-    `timeout_s` is what is left for the whole call; `max_bytes` bounds what the tool may return; `cancelled()` turns
-    true when the caller has gone away. `protected` are absolute paths that no tool changes, also inside the workspace:
-    the router's config and its runs. `hidden` are absolute paths of folders that no tool reads, lists, searches or
-    writes; they are known by device and inode, so another name for one does not help. `handed` are absolute paths of
-    files that the router itself put there for this call, outside the workspace: they may be read.
+    `workspace` is the absolute path of the root. `within` is the folder beneath it that confines this step's tools and
+    that relative paths start from: relative, without `..`, and real, so that a symlink in it means that it was swapped
+    after the decision. Tools open it at each call and hold the descriptor; they never join the two paths. `timeout_s`
+    is left for the whole call; `max_bytes` bounds what the tool may return; `cancelled()` is true once the caller has
+    gone away. `protected` are absolute paths that no tool changes, also inside the workspace: the router's config and
+    its runs. `hidden` are absolute paths of folders that no tool reads, lists, searches or writes; they are known by
+    device and inode, so that another name for one does not help. `handed` are absolute paths of files that the router
+    itself wrote for this call, outside the workspace: they may be read.
     """
 
     workspace: str
@@ -183,9 +183,9 @@ class ToolContext:
 class LocalTool:
     """A first-party tool: a name without its server, the operator's description, arguments, and a function.
 
-    `run(arguments, context)` is called with a validated instance of `arguments`: in a worker thread, or, where it is a
-    coroutine function, on the caller's event loop. It raises `ToolFailure` for what the agent should see; any other
-    exception is a programming error.
+    `run(arguments, context)` gets a validated instance of `arguments`. It is called in a worker thread or, if it is a
+    coroutine function, on the caller's event loop. It raises `ToolFailure` for errors that the agent should see; any
+    other exception is a programming error.
     """
 
     name: str
@@ -197,11 +197,11 @@ class LocalTool:
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """Tools of one's own with a server and a bundle for them, declared where the router is opened.
+    """Your own tools with a server and a bundle for them, declared where the router is opened.
 
     `tools` are typed functions or `LocalTool`s. The bundle holds them all; its id is `bundle`, or else the server's
     name. Policy and routes name it like any other. A `[servers]` or `[bundles]` entry of the same name in the config
-    replaces what is declared here. `effects` are of `read`, `write`, `exec`, `network`; `mode` is `direct`, `deferred`,
+    replaces the declaration. `effects` are of `read`, `write`, `exec`, `network`; `mode` is `direct`, `deferred`,
     `meta` or `code`.
     """
 

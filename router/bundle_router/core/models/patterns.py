@@ -1,7 +1,7 @@
-"""Names, globs and what they match: the one place that knows what `repo.*` means.
+"""Names and globs, and what they match: only this module knows what `repo.*` means.
 
-`*` stands for any run of characters (dots included), `?` for one. Nothing else is special and case counts.
-Matching is linear in the name: `fnmatch` translates to atomic groups, so `a*a*a*b` can't be made to backtrack.
+`*` matches any characters (dots included), `?` one. Nothing else is special, and case counts. Matching is linear in the
+name: `fnmatch` translates to atomic groups, so `a*a*a*b` can't be made to backtrack.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def first_match(patterns: Iterable[str], name: str) -> str | None:
 def covers(pattern: str, glob: str) -> bool:
     """Return whether `pattern` covers every name that `glob` does. A plain name is a glob that covers itself.
 
-    True only when sure: a `*` of the glob has to be swallowed by a `*` of the pattern, and no `?` is looked into.
+    True only when certain: a `*` of the glob has to be matched by a `*` of the pattern, and a `?` is taken literally.
     """
     if not is_glob(glob):
         return matches(pattern, glob)
@@ -57,7 +57,7 @@ def first_cover(patterns: Iterable[str], glob: str) -> str | None:
 
 
 def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:
-    """Return whether a pair of lists leaves the name in: included, where there is a list, and not excluded."""
+    """Return whether two lists select the name: it is in `include`, where there is one, and not in `exclude`."""
     if include is not None and first_match(include, name) is None:
         return False
     return first_match(exclude, name) is None
@@ -65,7 +65,7 @@ def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a list such as `["bundle:docs.*", "tool:docs.fetch"]` speaks of. A bare glob is a bundle's."""
+    """The bundles and tools that lists like `["bundle:docs.*", "tool:docs.fetch"]` name; a bare glob is a bundle's."""
 
     bundles: tuple[str, ...]
     tools: tuple[str, ...]
@@ -82,9 +82,9 @@ class Targets:
         return cls(tuple(bundles), tuple(tools))
 
     def bundle(self, id_: str) -> str | None:
-        """Return the pattern that covers the bundle, if one does."""
+        """Return the pattern that covers the bundle, if any."""
         return first_match(self.bundles, id_)
 
     def tool(self, name: str) -> str | None:
-        """Return the pattern that covers the tool (`server.tool`), or all tools of a glob, if one does."""
+        """Return the pattern that covers the tool (`server.tool`), or all tools of a glob, if any."""
         return first_cover(self.tools, name)

@@ -1,7 +1,7 @@
-"""“Did you mean”: the nearest of the names that would have been right.
+"""“Did you mean”: the nearest right name to a wrong one.
 
 A comparison costs some ten microseconds, and a broken file of ten thousand entries would make millions of them, so a
-`Suggester` makes at most `budget` comparisons and is silent after that.
+`Suggester` makes at most `budget` comparisons and suggests nothing after that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Suggester:
         self._left = budget
 
     def nearest(self, word: str, known: Iterable[str]) -> str | None:
-        """Return the known name most like `word`, if one is like it at all. Ties: the first of the alphabet."""
+        """Return the known name most like `word`, if one is similar. Ties: the first of the alphabet."""
         if len(word) > 200 or self._left <= 0:
             return None
         best, best_ratio = None, _CUTOFF

@@ -1,4 +1,4 @@
-"""What the engine asks, and what the shell looked up for it."""
+"""The engine's request, and the facts that the shell looks up for it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     Words = Sequence[str]
 else:
     Words = tuple[str, ...]
-"""Any sequence may be given, and is kept as a tuple."""
+"""Takes any sequence, and keeps a tuple."""
 
 MAX_GOAL: Final = 32_768
-"""Characters of a goal or of one constraint. Longer intents are refused: they are documents, not intents."""
+"""Characters of a goal or of one constraint. A longer text is refused: it is a document, not an intent."""
 MAX_ITEMS: Final = 100
 MAX_LABEL: Final = 200
 MAX_LABEL_TEXT: Final = 4_096
 
 
 class _FieldSignature:
-    """Gives `inspect` and `help` the fields of a form, which pydantic does once the form was used."""
+    """Shows `inspect` and `help` the fields of a form, as pydantic does after the first use."""
 
     def __get__(self, instance: object, owner: type[BaseModel]) -> object:
         owner.model_rebuild()
@@ -34,7 +34,7 @@ class _FieldSignature:
 
 
 class Given(Frozen):
-    """Base of what an engine's code makes. What is wrong with it is said in a sentence; JSON is read as by `Frozen`."""
+    """Base of values that an engine's code makes. Errors are sentences; JSON is read as by `Frozen`."""
 
     if not TYPE_CHECKING:
 
@@ -54,7 +54,7 @@ class Given(Frozen):
 
 
 class StepPolicy(Given):
-    """What one step may have at most. It only ever narrows what `policy.toml` permits.
+    """The most that one step may have. It only ever narrows what `policy.toml` permits.
 
     `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
     `allow=None` means "no narrowing"; an empty `allow` permits nothing. A name without globs has to be a bundle's (old
@@ -79,56 +79,56 @@ class StepPolicy(Given):
 
 
 class Step(Given):
-    """One routing request: where the workflow stands, what it wants, and how far it may go.
+    """One routing request: the position in the workflow, the intent, and the limits.
 
-    `max_bundles`, `max_tools` and `max_tokens` bound what the decision exposes; what does not fit is left out as
-    `over_budget`. `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's
-    current step may have, and starts from the parent's activation when `inherit` is true.
+    `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left out as `over_budget`.
+    `parent_run_id` makes this run a sub-agent of another: it never gets more than the parent's current step may have,
+    and starts from the parent's activation when `inherit` is true.
 
-    `key` is unique in the run: the same key again gives the recorded decision, whichever process asks. `branch` orders
+    `key` is unique in the run: the same key again returns the recorded decision, in any process. `branch` orders
     decisions within a branch; `parent_decision_id` names the decision that a branch begins at or, in a sub-agent's run,
-    the parent's decision that it is held to besides the present one. `fixed_list`: the agent is given its list of tools
-    once, so nothing that is found or called joins it.
+    a decision of the parent that limits it besides the present one. `fixed_list`: the agent gets its list of tools
+    once, so no tool that is found or called joins it.
     """
 
     run_id: str
-    """The run that the step is of: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The first step of an id begins the run."""
+    """The step's run: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. The first step of an id begins the run."""
     workflow: str = Field(min_length=1, max_length=200)
-    """What routes and policies match by: the kind of work."""
+    """The kind of work; routes and policies match by it."""
     role: str = Field(min_length=1, max_length=200)
-    """What routes and policies match by: who does the step."""
+    """Who does the step; routes and policies match by it."""
     step: str = Field(min_length=1, max_length=200)
-    """What routes and policies match by: where in the workflow it is."""
+    """The position in the workflow; routes and policies match by it."""
     goal: str = Field(default="", max_length=MAX_GOAL)
     """What the step is to do, in words, for search and the model; a route that does not ask ignores it."""
     constraints: Words = Field(default=(), max_length=MAX_ITEMS)
-    """What the step must keep to, one sentence each; read as the goal is."""
+    """What the step must keep to, one sentence each; used like the goal."""
     policy: StepPolicy | None = None
-    """What this step may have at most; it only narrows what the config permits."""
+    """The most that this step may have; it only narrows what the config permits."""
     principal: str = Field(default="", max_length=200)
-    """For whom the step is taken: sessions, tokens and reused results are kept apart by it."""
+    """The person or service that the step is for: sessions, tokens and reused results are separate for each."""
     parent_run_id: str | None = None
-    """The run that this one is a sub-agent of; it never gets more than that one may have."""
+    """The run that this one is a sub-agent of; this one never gets more than that one may have."""
     inherit: StrictBool = True
     """Whether a sub-agent begins with its parent's activation."""
     max_bundles: Count | None = None
-    """Bundles shown at most (None: no bound of its own)."""
+    """Bundles shown at most (None: no limit)."""
     max_tools: Count | None = None
-    """Tools in the array at most (None: no bound of its own)."""
+    """Tools in the array at most (None: no limit)."""
     max_tokens: Count | None = None
-    """Tokens of the array at most (None: no bound of its own)."""
+    """Tokens of the array at most (None: no limit)."""
     labels: Mapping[str, str] = Field(default_factory=dict, max_length=MAX_ITEMS)
-    """Words of your own, kept with the decision; they decide nothing."""
+    """Your own labels, recorded with the decision; they decide nothing."""
     workspace: str | None = Field(default=None, max_length=4096)
     """The folder beneath the root that local tools may work in (None: the root)."""
     key: str = Field(default="", max_length=200)
-    """Unique in the run: the same key again gives the recorded decision."""
+    """Unique in the run: the same key again returns the recorded decision."""
     branch: str = Field(default="", max_length=200)
-    """The line of decisions within the run that this one belongs to (empty: the default one)."""
+    """The branch of the run that this decision belongs to (empty: the default one)."""
     parent_decision_id: str | None = Field(default=None, max_length=300)
-    """The decision that a branch begins at or, in a sub-agent's run, the parent's that it is held to."""
+    """The decision that a branch begins at or, in a sub-agent's run, a decision of the parent that limits it."""
     fixed_list: StrictBool = False
-    """Whether the agent reads its list once, so that nothing joins it."""
+    """Whether the agent reads its list of tools once, so that none joins it."""
 
     @field_validator("run_id", "parent_run_id")
     @classmethod
@@ -157,13 +157,13 @@ class Step(Given):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Step:
-        """Return the step that `to_json` gave. Raises pydantic's ValidationError for what is not one."""
+        """Return the step that `to_json` wrote. Raises pydantic's ValidationError for anything else."""
         return cls.model_validate(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One ancestor's ceiling: where it stood and its step policy. A child is judged under all of them."""
+    """One ancestor's ceiling: its address and its step policy. A child is judged under all of them."""
 
     workflow: str
     role: str
@@ -173,14 +173,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the shell looked up for one decision, recorded with it so that the decision can be taken again.
+    """The facts that the shell looked up for one decision, recorded with it so that the decision can be replayed.
 
-    `capabilities` names those present (`env:GITHUB_TOKEN`, `binary:git`); one that is not named is missing.
-    `unavailable` holds `(server, why)` for servers that can't be used now; `drifted` holds `(server, tool)` pairs
-    whose pin does not match, or `(server, "*")` for all of a server's tools. `pending` names the unavailable ones that
-    are still being asked for their first list: a decision without them is degraded. `grants` is the chain of ancestors'
-    ceilings, nearest first. `revisions` holds `(name, revision)` of learned artifacts (index, memory, thresholds) that
-    the decision rests on. `memo` is no part of the value: what was made of it once.
+    `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing. `unavailable` has
+    `(server, why)` for servers that can't be used now; `drifted` has `(server, tool)` pairs whose pin does not match,
+    or `(server, "*")` for all of a server's tools. `pending` names the unavailable servers whose first list is still
+    awaited: a decision without them is degraded. `grants` are the ancestors' ceilings, nearest first. `revisions` has
+    `(name, revision)` of the learned artifacts (index, memory, thresholds) that the decision rests on. `memo` is a
+    cache, and no part of the value.
     """
 
     capabilities: frozenset[str] = frozenset()

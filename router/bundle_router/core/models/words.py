@@ -1,5 +1,4 @@
-"""The closed lists and the forms of names: a contract. The same words stand in the log, on the command line, in error
-text and on the review page."""
+"""The closed lists and the forms of names: a contract. Log, command line, errors and pages use the same words."""
 
 from __future__ import annotations
 
@@ -46,10 +45,10 @@ Failure = Literal[
     "internal",
 ]
 Hearing = Literal["used"] | Failure
-"""What became of an embedder that was asked: its vector was used, or why there is none."""
+"""The outcome of asking an embedder: its vector was used, or why there is none."""
 Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
-"""What became of past steps that are remembered by their meaning: compared, or why not. `not_heard`: the embedder had
-no vector (see `Hearing`); the others: the config names none, or not the one they were learned with."""
+"""The outcome of recalling past steps by their meaning: compared, or why not. `not_heard`: the embedder had no vector
+(see `Hearing`); the others: the config names no embedder, or not the one they were learned with."""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok",
@@ -66,14 +65,14 @@ Outcome = Literal[
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]
 Offer = Literal["direct", "deferred", "meta", "none"]
-"""How search may present what it is not sure of. `direct`: with its tools, where that is harmless; `none`: never."""
+"""How search may present an uncertain bundle. `direct`: with its tools, where that is harmless; `none`: never."""
 
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 CODES: Final[tuple[Code, ...]] = get_args(Code)
-"""Why a bundle or tool is not shown, in the order the tests are made: the first that fails is the one reported."""
+"""Why a bundle or tool is not shown, in the order of the tests: the first that fails is reported."""
 GAP_CODES: Final[tuple[Code, ...]] = CODES[CODES.index("not_mapped") :]
-"""Refusals that policy would have permitted: the tool was only not shown. Others are no gap but policy at work."""
+"""Refusals of tools that policy permits but that were not shown. Other refusals are no gap: policy refused."""
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
@@ -83,15 +82,15 @@ BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 WHOLE_SERVER: Final = "*"
-"""Stands for every tool of a server in `Facts.drifted`. No tool can have this name."""
+"""Means every tool of a server in `Facts.drifted`. No tool can have this name."""
 Mode = Literal["direct", "deferred", "meta", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModeTraits:
-    """What is particular to a mode. `in_array`: definitions stand in the array as far as there is room; `may_join`:
-    they may come to stand there; `by_program`: the tools are called by programs alone; `for_untrusted`: tools of
-    untrusted servers may be shown so. `meaning` is for the reference of the config."""
+    """The traits of a mode. `in_array`: definitions are in the array as far as there is room; `may_join`: they may join
+    it later; `by_program`: only programs call the tools; `for_untrusted`: tools of untrusted servers may be shown
+    so. `meaning` is for the reference of the config."""
 
     meaning: str
     in_array: bool = False
@@ -106,5 +105,5 @@ MODES: Final[Mapping[Mode, ModeTraits]] = {
     "meta": ModeTraits("behind meta-tools, which untrusted servers need and get by default", for_untrusted=True),
     "code": ModeTraits("in programs that agents write", by_program=True),
 }
-"""How agents see a bundle's tools, from the most open to the least. What is particular to one is asked of its row. A
-new one has a field of `Placement`, too, and a sentence in `core.tools.meta_tools.descriptions`."""
+"""How agents see a bundle's tools, from the most open mode to the least. Code asks a mode's row for its traits. A new
+mode also needs a field of `Placement`, and a sentence in `core.tools.meta_tools.descriptions`."""
