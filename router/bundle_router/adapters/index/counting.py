@@ -1,4 +1,4 @@
-"""What runs come to, counted in SQL from the rows of their records: for the runs that changed alone."""
+"""Totals of runs, computed in SQL from the rows of their records, for the changed runs only."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _facets() -> list[str]:
 
 
 def count_runs(connection: Connection) -> None:
-    """Count what the changed (`dirty`) runs come to: their totals, what was used of what was shown, their facets."""
+    """Compute the totals, bundle usage and facets of the changed (`dirty`) runs."""
     from sqlmodel import text
 
     for statement in (*_COUNTS, *_facets()):
@@ -112,7 +112,7 @@ def count_runs(connection: Connection) -> None:
 
 
 def _set_durations(connection: Connection) -> None:
-    """Set how long each run took: the databases have no common word for it."""
+    """Set the duration of each run. The two databases have different expressions for it."""
     from sqlalchemy import bindparam, select
 
     runs, sources = tables()["runs"].__table__, tables()["sources"].__table__

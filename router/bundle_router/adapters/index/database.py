@@ -1,4 +1,4 @@
-"""The index's tables and its database: made, checked to be ours, dumped."""
+"""The index's tables and database: creates them, checks that they are ours, dumps them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DERIVED: Final[dict[str, dict[str, Kind]]] = {
         "dirty": "boolean",
     },
 }  # fmt: skip
-"""Tables beside those of `COLUMNS`: the values that runs are filtered by, and how far each run was read."""
+"""Tables besides those of `COLUMNS`: the facet values to filter runs by, and how far each run was read."""
 _DERIVED_KEYS: Final = {"facets": ("run_id", "facet", "value"), "sources": ("run_id",)}
 _INDEXES: Final = (
     ("facets", "facet, value, run_id"),
@@ -54,18 +54,18 @@ _FULL_TEXT: Final = (
     f"create trigger if not exists {TEXTS}_gone after delete on {TEXTS} begin "
     f"insert into {SEARCH}({SEARCH}, rowid, text) values ('delete', old.id, old.text); end",
 )
-"""SQLite's full text: the words lie in a table, the search over them follows it by triggers."""
+"""SQLite's full-text search: a table holds the words, and triggers keep the search over it up to date."""
 
 _TABLES: dict[str, Any] = {}
 
 
 def sqlite_url(runs: str | Path) -> str:
-    """Return where the index of a runs folder is kept unless a URL says otherwise."""
+    """Return the default URL of the index of a runs folder."""
     return f"sqlite:///{Path(runs).absolute() / 'index.sqlite'}"
 
 
 def tables() -> dict[str, Any]:
-    """Return the SQLModel classes by table (and `META`), made once: SQLModel is imported when first wanted."""
+    """Return the SQLModel classes by table name (with `META`), created once: SQLModel is imported on first use."""
     if _TABLES:
         return _TABLES
     from sqlmodel import Field, SQLModel
@@ -111,9 +111,9 @@ def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
 
 
 def open_engine(url: str) -> Engine:
-    """Return a SQLAlchemy engine for SQLite or PostgreSQL. `sqlite://` is an index of this engine alone, a temporary
-    file until it is disposed of: in memory, SQLite would give each thread an empty one. Raises RequestError for a URL
-    that is neither or has no driver, StorageError for a file that can't be made."""
+    """Return a SQLAlchemy engine for SQLite or PostgreSQL. `sqlite://` is an index private to this engine, in a
+    temporary file until the engine is disposed of: in memory, each thread would get an empty one. Raises RequestError
+    for another URL or a missing driver, StorageError for a file that can't be created."""
     from sqlalchemy import event, make_url
     from sqlalchemy.exc import ArgumentError
     from sqlmodel import create_engine
@@ -136,15 +136,15 @@ def open_engine(url: str) -> Engine:
         event.listen(engine, "engine_disposed", lambda _: folder.cleanup())
     if engine.dialect.name == "sqlite":
         if engine.url.database not in (None, "", ":memory:"):
-            # As private as the records it repeats, whatever the umask.
+            # As private as the records that it copies, whatever the umask.
             _make_private(str(engine.url.database))
 
         @event.listens_for(engine, "connect")
         def _pragmas(connection: Any, _record: Any) -> None:
-            # WAL with NORMAL: 1.2 ms a commit instead of 17.9; a crash can lose the end of a cache, never corrupt it.
+            # WAL with NORMAL: 1.2 ms a commit instead of 17.9. A crash can lose its last rows but not corrupt it.
             for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "cache_size=-32000"):
                 connection.execute(f"PRAGMA {pragma}")
-            connection.isolation_level = None  # else making a table would end the transaction it is part of
+            connection.isolation_level = None  # else CREATE TABLE would end its own transaction
 
         @event.listens_for(engine, "begin")
         def _begin(connection: Connection) -> None:
@@ -156,7 +156,7 @@ def open_engine(url: str) -> Engine:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Give one transaction that writes: it waits for another writer at its beginning, not in its middle."""
+    """Open a writing transaction. It waits for other writers when it begins, not in the middle."""
     with engine.execution_options(**{WRITES: True}).begin() as connection:
         yield connection
 
@@ -170,22 +170,22 @@ def _make_private(path: str) -> None:
 
 @contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
-    """Turn a database's error into a StorageError that says what could not be done."""
+    """Turn a database error into a StorageError that names the failed operation."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
     except SQLAlchemyError as error:
-        # Its text may quote the URL; only the driver's own first line is passed on.
+        # The error's text may quote the URL, so only the driver's first line is passed on.
         cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
         advice = "check that the database is there, has space, and that nobody else is writing the index"
         raise StorageError(f"the index can't be {doing}: {cause}", kind="io_error", advice=advice) from None
 
 
 def prepare(connection: Connection, *, named: bool) -> None:
-    """Make our tables, of this version and, unless runs are `named`, without rows. Refuses to touch what is not ours.
+    """Create our tables in this version and, unless runs are `named`, without rows. Never changes foreign tables.
 
-    Raises RequestError for tables of our names that something else made, and for `named` runs in another version's.
+    Raises RequestError if foreign tables have our names, or if runs are `named` and the tables have another version.
     """
     from sqlalchemy import inspect
     from sqlmodel import SQLModel
@@ -235,7 +235,7 @@ def clear(connection: Connection) -> None:
 
 
 def has_current_tables(connection: Connection) -> bool:
-    """Return whether the tables are there and of this version. Raises RequestError for tables that are not ours."""
+    """Return whether the tables exist in this version. Raises RequestError for tables that are not ours."""
     from sqlalchemy import inspect
 
     look = inspect(connection)
@@ -245,7 +245,7 @@ def has_current_tables(connection: Connection) -> bool:
 
 
 def _make_the_rest(connection: Connection) -> None:
-    """Indexes, and where the database is SQLite the full text."""
+    """Create the indexes and, in SQLite, the full-text search."""
     from sqlmodel import text
 
     for table, columns in _INDEXES:
@@ -257,7 +257,7 @@ def _make_the_rest(connection: Connection) -> None:
 
 
 def _version(connection: Connection, look: Inspector) -> str | None:
-    """Return the version of the tables that are there; None when `META` is a table that somebody else made."""
+    """Return the version of the existing tables; None if another program made `META`."""
     if {column["name"] for column in look.get_columns(META)} != {"name", "value"}:
         return None
     meta = tables()[META].__table__
@@ -266,7 +266,7 @@ def _version(connection: Connection, look: Inspector) -> str | None:
 
 
 def insert_rows(connection: Connection, table: str, batch: list[Row]) -> None:
-    """Core insert, about 20 times faster than `add_all`; a row that is there already is left as it is."""
+    """Insert rows, skipping existing ones. A core insert is about 20 times as fast as `add_all`."""
     if not batch:
         return
     times = [name for name, kind in COLUMNS.get(table, {}).items() if kind == "timestamp"]  # type: ignore[call-overload]  # any table
@@ -280,7 +280,7 @@ def insert_rows(connection: Connection, table: str, batch: list[Row]) -> None:
 
 
 def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
-    """Return the rows of every table, in batches. Times are aware. Raises StorageError."""
+    """Yield the rows of every table, in batches. Times are timezone-aware. Raises StorageError."""
     engine = open_engine(url)
     try:
         with translate_errors("read"), engine.connect() as connection:
@@ -299,12 +299,12 @@ def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
 
 
 def _in_utc(time: datetime) -> datetime:
-    """SQLite gives back what it was given, in UTC and without saying so; PostgreSQL says its own zone."""
+    """Return the time in UTC. SQLite returns a naive time in UTC, PostgreSQL one with its own zone."""
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def instant_of(text: str) -> datetime | None:
-    """Return the time of an RFC 3339 text in UTC; None for a day or hour that there is not."""
+    """Parse an RFC 3339 text as a time in UTC; None if the day or hour does not exist."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the index reads runs from; and what each decision showed, tool by tool, worked out once for all alike."""
+"""The source of runs to index, and the tools that each decision showed, computed once per distinct exposure."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.review.model_view import placement_of
 
 KEPT: Final = 64
-"""Catalogs that are kept read."""
+"""Number of parsed catalogs that are cached."""
 
 
 class IndexedRuns(Protocol):
-    """Runs to index."""
+    """The runs to index."""
 
     def stamps(self) -> Mapping[str, RunStamp]:
         """Return the stamp of every run, without reading any."""
 
     def records_after(self, run_id: str, positions: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Return the records after the positions, which move along. Raises UnknownRun, CorruptRun."""
+        """Yield the records after the positions, and update these. Raises UnknownRun, CorruptRun."""
 
     def labels(self, run_id: str) -> Sequence[StepLabel]:
         """Return the reviewers' labels. Raises CorruptRun, UnknownRun."""
 
     def summary(self, run_id: str) -> Any:
-        """Return the run at a glance: a `RunSummary`. Raises UnknownRun."""
+        """Return the run's summary, a `RunSummary`. Raises UnknownRun."""
 
     def catalog(self, run_id: str, revision: str | None = None) -> Mapping[str, Any]:
         """Return the catalog of a revision. Raises UnknownRun, CorruptRun."""
 
 
 class Exposures:
-    """The exposures of the decisions of one archive. Those that were given once are not given again."""
+    """The exposures of the decisions of one archive. The rows of each exposure are returned once."""
 
     def __init__(self, archive: IndexedRuns) -> None:
         self._archive = archive
@@ -49,9 +49,9 @@ class Exposures:
         self._known: dict[str, str | None] = {}
 
     def of(self, run_id: str, record: Mapping[str, Any]) -> tuple[str | None, list[Row]]:
-        """Return the digest of what a decision showed, and its rows where they were not given before.
+        """Return the digest of a decision's exposure, and its rows unless they were returned before.
 
-        None where it can't be known: the catalog is gone, or the record is not what its type says.
+        The digest is None if the catalog is missing or the record is malformed.
         """
         key = _key(record)
         if key in self._known:
@@ -88,7 +88,7 @@ class Exposures:
 
 
 def _key(record: Mapping[str, Any]) -> str:
-    """Return all that decides what is shown, as text."""
+    """Return everything that determines an exposure, as text."""
     step, activation = record.get("step"), record.get("activation")
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")

@@ -1,4 +1,4 @@
-"""Fills the index from runs: whole, by name, or with what is new since the last time."""
+"""Fills the index with all runs, with named runs, or with what has changed since the last time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 RUNS_AT_ONCE: Final = 200
-"""Runs that one transaction of a refresh takes in."""
+"""Runs per transaction of a refresh."""
 MAX_TEXT: Final = 20_000
-"""Characters of a goal or of arguments that can be searched."""
+"""Maximum characters of a goal, or of arguments, that are searchable."""
 _SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "arguments"}
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """What was put into an index. `url` is without its password; `problems` names the runs that can't be read."""
+    """Result of filling an index. `url` is without its password; `problems` names the unreadable runs."""
 
     url: str
     runs: int
@@ -48,7 +48,7 @@ class IndexBuild:
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """What a refresh found: runs that were read, runs that are gone, and those that can't be read with the reason."""
+    """Result of a refresh: the runs read, the runs gone, and the unreadable runs with the reason."""
 
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class RefreshResult:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """How far a run was read: its stamp then, the position in each file, and the hash of the last record."""
+    """How far a run was read: its stamp at that time, the position in each file, and the hash of the last record."""
 
     length: int = 0
     records: str = ""
@@ -67,11 +67,11 @@ class _Source:
 
 
 def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False) -> IndexBuild:
-    """Fill the index from whole runs of an archive. `named`: the rows of other runs stay; else it holds these alone.
+    """Fill the index with whole runs of an archive. `named`: keep the rows of other runs; else drop them.
 
-    A run that is broken is a row that says why. Raises RequestError for an unusable URL, for tables of our names that
-    something else made, and for `named` runs in an index of another version; StorageError when the database can't be
-    reached or written.
+    A broken run becomes a row with the reason. Raises RequestError for an unusable URL, for foreign tables with our
+    names, and for `named` runs in an index of another version; StorageError if the database can't be reached or
+    written.
     """
     engine = open_engine(url)
     try:
@@ -95,9 +95,9 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
 
 
 def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None] | None = None) -> RefreshResult:
-    """Bring the index up to date with a `RunArchive`: what is new is read, what is gone is forgotten.
+    """Bring the index up to date with a `RunArchive`: read new records, delete the rows of deleted runs.
 
-    `report` is told how many of how many changed runs are done. Raises RequestError, StorageError.
+    `report` is called with the number of changed runs read so far, and of all. Raises RequestError, StorageError.
     """
     with translate_errors("brought up to date"):
         with writing(engine) as connection:
@@ -141,7 +141,7 @@ def _sources(connection: Connection) -> dict[str, _Source]:
 
 
 def _unsettled_runs(connection: Connection) -> set[str]:
-    """Return the runs whose state may change although their files don't: whoever works on them may end."""
+    """Return the runs whose state may change without a change of their files: their writers may end."""
     table = tables()["runs"].__table__
     return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
 
@@ -158,7 +158,7 @@ def forget_run(connection: Connection, run_id: str) -> None:
 
 
 class _Filling:
-    """Takes runs into an index, within one transaction."""
+    """Adds runs to an index within one transaction."""
 
     def __init__(self, connection: Connection, archive: IndexedRuns) -> None:
         self._connection = connection
@@ -171,29 +171,29 @@ class _Filling:
         self.problems: list[tuple[str, str]] = []
 
     def take_new(self, run_id: str, source: _Source | None, stamp: RunStamp) -> None:
-        """Read what is new of a run; all of it where its records are not those of before with others behind."""
+        """Read the new records of a run; all records if the run did not merely grow."""
         try:
             if source is not None and stamp.follows(source.length, source.records) and self._goes_on(run_id, source):
                 self._take(run_id, source, stamp, self._known_rows(run_id))
                 return
         except (CorruptRun, UnknownRun):
-            pass  # the whole run is read below, which says what is wrong with it
+            pass  # reading the whole run below reports the error
         if source is not None:
             forget_run(self._connection, run_id)
         self._take(run_id, _Source(), stamp, RunRows(run_id))
 
     def drop(self, run_id: str) -> None:
-        """Forget a run, and what of it waits to be written."""
+        """Delete a run's rows, with those waiting to be written."""
         self._flush()
         forget_run(self._connection, run_id)
 
     def _goes_on(self, run_id: str, source: _Source) -> bool:
-        """Return whether the records after those that were read have the last of these before them."""
+        """Return whether the first new record continues the chain after the last record that was read."""
         first = next(self._archive.records_after(run_id, dict(source.positions)), None)
         return first is None or first.get("prev") == source.head
 
     def _known_rows(self, run_id: str) -> RunRows:
-        """Return what earlier readings knew of the run; its unfinished calls are taken up again."""
+        """Return the row builder of a run with the decisions and unfinished calls of earlier reads."""
         decisions, calls = tables()["decisions"].__table__, tables()["calls"].__table__
         seqs = {
             row.decision_id: row.seq
@@ -237,7 +237,7 @@ class _Filling:
         return digest
 
     def _add(self, run_id: str, table: Table, row: Row) -> None:
-        row["run_id"] = run_id  # of the directory: it is what runs are replaced by
+        row["run_id"] = run_id  # the directory's name: the key by which runs are replaced
         self.counts[table] += 1
         self._waiting.setdefault(table, []).append(row)
         if self._with_search:
@@ -301,6 +301,6 @@ class _Filling:
             self._connection.execute(text(insert), words)
 
     def end(self) -> None:
-        """Write what waits, and count what the changed runs come to."""
+        """Write the waiting rows, and compute the totals of the changed runs."""
         self._flush()
         count_runs(self._connection)

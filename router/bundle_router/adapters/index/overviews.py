@@ -1,4 +1,4 @@
-"""What many runs come to: the tables behind `runs stats` and the overview page, one query each; and lists of steps and
+"""Totals over many runs: the tables behind `runs stats` and the overview page, one query each; and lists of steps and
 of calls across runs."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from bundle_router.adapters.index.database import PREFIX
 from bundle_router.core.records.read_model import NOBODY, RecordQuery, Stats, Tally
 
 Ask = Callable[..., list[dict[str, Any]]]
-"""Gives the rows of a statement, with the values of the condition bound."""
+"""Runs a statement, with the values of the condition bound, and returns its rows."""
 ROWS: Final = 15
-"""Rows of one table."""
+"""Maximum rows of one table."""
 DAYS: Final = 60
 
 _NAME: Final = "rtrim(c.server || '.' || c.tool, '.')"
-"""A name that no server has stands alone."""
+"""The tool's canonical name; without the dot if it has no server."""
 _CALLS: Final = "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
 _DECISIONS: Final = "from {p}decisions d join {p}runs r on r.run_id = d.run_id where {where}"
 _TABLES: Final[Mapping[str, str]] = {
@@ -76,7 +76,7 @@ _MIX: Final = (
 
 
 def stats(ask: Ask, where: str) -> Stats:
-    """Return what the runs of the condition come to."""
+    """Return the totals of the runs that the condition selects."""
 
     def filled(statement: str) -> str:
         return statement.replace("{p}", PREFIX).replace("{where}", where)
@@ -147,7 +147,7 @@ _FROM: Final = {
 
 
 def record_rows(ask: Ask, where: str, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
-    """Return the steps or calls that are asked for, of the runs of the condition, and how many there are."""
+    """Return the steps or calls that match the query, of the runs that the condition selects, and their number."""
     filters = _STEP_FILTERS if query.of == "steps" else _CALL_FILTERS
     parts, bound = [where], {}
     for at, (name, value) in enumerate(query.equal):

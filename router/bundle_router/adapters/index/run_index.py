@@ -1,8 +1,8 @@
-"""Reads the index: one query a question, bound in rows. SQLite alone. See the package for the rules of the tables.
+"""Queries of the index, with bounded numbers of rows. SQLite only. See the package for the rules of the tables.
 
 Rules:
-1. Nothing that a person typed stands in a statement: values are bound, names come from closed lists.
-2. A list reads as many rows as it shows, and one more; what is counted is counted by the database.
+1. No user input is part of a statement: values are bound, names come from closed lists.
+2. A list reads one row more than it shows; counts are computed by the database.
 3. Times are RFC 3339 in UTC, as in the records.
 """
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
 FILE: Final = ".index.sqlite"
-"""The index that is kept up to date, beside the runs; no run id starts with a dot."""
+"""File name of the index in the runs folder; no run id starts with a dot."""
 VALUES_SHOWN: Final = 12
-"""Values of one facet that are counted out."""
+"""Maximum values of one facet that are counted."""
 LOOK_S: Final = 2.0
-"""A refresh is not made again before this has passed."""
+"""Minimum seconds between two refreshes."""
 FIRST_S: Final = 5.0
-"""So long the first look is waited for."""
+"""Seconds that a reader waits for the first refresh."""
 LONG_S: Final = 0.25
-"""A look that took longer than this is not waited for the next time."""
+"""Seconds after which a refresh counts as slow: the next one runs in the background."""
 _SORTS: Final[Mapping[Sort, str]] = {
     "started": "began", "took": "took_ms", "steps": "decisions", "calls": "calls", "tokens": "tokens",
     "saved": "all_tokens - tokens", "cost": "cost_usd", "denied": "denied", "failed": "failed", "run": "run_id",
@@ -63,8 +63,8 @@ _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
 
 
 def index_url(where: str, runs: str | Path | None) -> str:
-    """Return the URL of the index of an archive: a file in the runs folder or, of a database, in the user's cache; in
-    memory where neither can be written. `where` says which archive it is, `runs` its folder if it has one."""
+    """Return the URL of the index of an archive: a file in the runs folder; for a database, in the user's cache; in
+    memory if that is not writable. `where` identifies the archive, `runs` is its folder if it has one."""
     if runs is not None:
         path = Path(runs).absolute() / FILE
     else:
@@ -76,7 +76,7 @@ def index_url(where: str, runs: str | Path | None) -> str:
 
 
 class RunIndex:
-    """The index of one archive, kept up to date as it is read. May be used from many threads."""
+    """The index of one archive, refreshed as it is read. Any number of threads may use it."""
 
     def __init__(
         self, archive: IndexedRuns, url: str, report: Callable[[int, int], None] | None = None, look_s: float = LOOK_S
@@ -92,9 +92,9 @@ class RunIndex:
         self._took: float | None = None
         self._beside: threading.Thread | None = None
         self.rows_read = 0
-        """Rows that queries have given back so far."""
+        """Number of rows that queries have returned so far."""
         self.stale = ""
-        """Why the index could not be brought up to date the last time, if so."""
+        """Why the last refresh failed or is incomplete; empty if it succeeded."""
 
     def close(self) -> None:
         if self._beside is not None:
@@ -104,17 +104,17 @@ class RunIndex:
 
     @property
     def _engine(self) -> Engine:
-        """The database, opened when it is first asked: loading SQLAlchemy takes a fifth of the service's start."""
+        """The database engine, opened on first use: loading SQLAlchemy takes a fifth of the service's start."""
         with self._opening:
             if self._opened is None:
                 self._opened = open_engine(self._url)
             return self._opened
 
     def refresh(self, *, now: bool = False) -> RefreshResult | None:
-        """Bring the index up to date, unless that was done a moment ago. One that can't be written is read as it is.
+        """Refresh the index, unless that was done a moment ago. If it can't be written, it is read as it is.
 
-        Where looking takes long, for there are many runs, it is done beside, and what is there is read meanwhile; so is
-        the first look, which may have to read every run, once it took `FIRST_S`.
+        If the last refresh was slow, this one runs in a background thread while the present rows are read. So does the
+        first one, which may have to read every run, after `FIRST_S`.
         """
         if not now and ((first := self._took is None) or self._took > LONG_S):
             if time.monotonic() - self._looked >= self._look_s + (self._took or 0.0) and not self._lock.locked():
@@ -143,7 +143,7 @@ class RunIndex:
             self.stale = error.message
 
     def _tell(self, done: int, of: int) -> None:
-        """Say how far a look is: the first one to whoever reads meanwhile, too."""
+        """Report progress. Readers see the progress of the first refresh in `stale`."""
         if self._took is None and done < of:
             self.stale = f"{done:,} of {of:,} runs have been read so far"
         if self._report is not None:
@@ -164,7 +164,7 @@ class RunIndex:
     # --- runs --------------------------------------------------------------------------------------------------------
 
     def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
-        """Return the runs asked for, with what they can be narrowed by."""
+        """Return the runs that match the query, with the facets that can narrow them."""
         where, bound = conditions(query)
         order = _SORTS[query.sort]
         way = "asc" if query.ascending else "desc"
@@ -207,7 +207,7 @@ class RunIndex:
         return run_of(rows[0])
 
     def newer_than(self, run_id: str, query: RunQuery) -> int:
-        """Return how many of the runs asked for began after that one."""
+        """Return how many of the matching runs began after the given run."""
         where, bound = conditions(query)
         with self._connect() as connection:
             (found,) = self._rows(
@@ -264,7 +264,7 @@ class RunIndex:
         return [restore_types(table, row) for row in rows]
 
     def neighbours_of(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
-        """Return the decisions of a run before and after a record."""
+        """Return the `seq` of the decisions of a run before and after a record."""
         with self._connect() as connection:
             (row,) = self._rows(
                 connection,
@@ -275,7 +275,7 @@ class RunIndex:
         return row["before"], row["after"]
 
     def rows_of(self, table: Table, run_id: str, *, limit: int = -1, **equal: Any) -> list[dict[str, Any]]:
-        """Return the rows of a run in one table where these columns have these values; the first `limit` of them."""
+        """Return the first `limit` rows of a run in one table whose columns have the `equal` values."""
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
         where = "".join(f" and {name} = :{name}" for name in equal)
         with self._connect() as connection:
@@ -287,7 +287,7 @@ class RunIndex:
         return [restore_types(table, row) for row in rows]
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
-        """Return the bundles that the run showed and never called, with the steps they were shown at."""
+        """Return the bundles that the run showed but never called, with the number of steps that showed them."""
         with self._connect() as connection:
             rows = self._rows(
                 connection,
@@ -298,7 +298,7 @@ class RunIndex:
         return [(row["bundle"], row["steps"]) for row in rows]
 
     def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
-        """Return the values that one run has of a facet, with how often."""
+        """Return one run's values of a facet, with their counts."""
         with self._connect() as connection:
             rows = self._rows(
                 connection,
@@ -309,7 +309,7 @@ class RunIndex:
         return [(row["value"], row["count"]) for row in rows]
 
     def addresses(self) -> list[tuple[str, str, str]]:
-        """Return every (workflow, role, step) that was decided on, the most frequent first, at most 500."""
+        """Return every (workflow, role, step) with a decision, the most frequent first, at most 500."""
         with self._connect() as connection:
             rows = self._rows(
                 connection,
@@ -321,7 +321,7 @@ class RunIndex:
     # --- across runs -------------------------------------------------------------------------------------------------
 
     def search(self, words: str, *, limit: int = 50, run_id: str | None = None) -> list[TextHit]:
-        """Return where all the words (or beginnings of words) stand, the best places first."""
+        """Return the texts that contain all the words (or words that begin with them), the best first."""
         match = match_of(words)
         if not match:
             return []
@@ -337,7 +337,7 @@ class RunIndex:
         return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"])) for r in rows]
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
-        """Return the records that made the artifact, then those whose arguments name it, by time."""
+        """Return the records that made the artifact, then those whose arguments name it, both by time."""
         with self._connect() as connection:
             made = self._rows(
                 connection,
@@ -364,21 +364,21 @@ class RunIndex:
         ]  # fmt: skip
 
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
-        """Return the steps or calls that are asked for, newest first, and how many there are."""
+        """Return the steps or calls that match the query, newest first, and their number."""
         where, bound = conditions(query.runs)
         with self._connect() as connection:
             rows, total = record_rows(lambda text, **more: self._rows(connection, text, **bound, **more), where, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
-        """Return what the chosen runs come to."""
+        """Return the totals of the matching runs."""
         where, bound = conditions(query)
         with self._connect() as connection:
             return stats(lambda statement, **more: self._rows(connection, statement, **bound, **more), where)
 
 
 def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
-    """Return the condition on `bundle_router_runs r`, and the values bound in it."""
+    """Return the SQL condition on `bundle_router_runs r`, and the values bound in it."""
     parts: list[str] = []
     bound: dict[str, Any] = {}
 
@@ -410,12 +410,12 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
 
 
 def match_of(words: str) -> str:
-    """Return what was typed as a full-text query: every word, or word that begins so, quoted; empty for no word."""
+    """Return user input as a full-text query: every word quoted, as a prefix; empty without words."""
     return " ".join(f'"{word}"*' for word in _WORD.findall(words.replace(HANDLE, ""))[:MAX_WORDS])
 
 
 def run_of(row: Mapping[str, Any]) -> RunRow:
-    """Return a row of `runs` as a value: absent numbers are 0, absent words empty."""
+    """Return a row of `runs` as a value: missing numbers become 0, missing words empty."""
     absent: dict[str, Any] = {"text": "", "integer": 0, "real": 0.0}
     known = restore_types("runs", row)
     values: dict[str, Any] = {
@@ -425,7 +425,7 @@ def run_of(row: Mapping[str, Any]) -> RunRow:
 
 
 def restore_types(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its times as times and its booleans as booleans, which SQLite has not."""
+    """Return a row with times and booleans restored, which SQLite has no types for."""
     kinds = COLUMNS[table]
     return {
         name: iso_time(value) if kinds.get(name) == "timestamp"
@@ -435,12 +435,12 @@ def restore_types(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def iso_time(value: Any) -> str:
-    """Return the time that SQLite holds, as records have it; empty for none."""
+    """Return SQLite's time in the records' form; empty for none."""
     return value.replace(" ", "T") + "Z" if isinstance(value, str) else ""
 
 
 def by_seq(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[Mapping[str, Any], ...]]:
-    """Return rows by their sequence number."""
+    """Group rows by their sequence number."""
     found: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["seq"], []).append(row)

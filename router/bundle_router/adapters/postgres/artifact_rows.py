@@ -1,4 +1,4 @@
-"""The artifacts of runs in PostgreSQL: one copy of equal bytes for all runs, freed with the last run that names it."""
+"""The artifacts of runs in PostgreSQL: one copy of equal bytes, deleted with the last run that names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bundle_router.errors import CorruptRun, StorageError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ROW_BYTES: Final = 1024 * 1024
-"""Larger artifacts go to the object store, where there is one."""
+"""Bytes above which an artifact goes to the object store, if there is one."""
 _TRIES: Final = 5
 
 _PUT: Final = """
@@ -41,27 +41,27 @@ def lock_of(text: str) -> int:
 
 
 class PostgresArtifacts:
-    """The artifacts of one run. Implements `ports.ArtifactStore`; used from several threads."""
+    """The artifacts of one run. Implements `ports.ArtifactStore`; several threads may use it."""
 
     def __init__(self, pool: Pool, run_id: str, objects: ObjectStore | None) -> None:
         self._pool, self._run_id, self._objects = pool, run_id, objects
 
     def put(self, data: bytes) -> str:
-        """As `ports.ArtifactStore.put`."""
+        """See `ports.ArtifactStore.put`."""
         check_size(len(data), MAX_BYTES)
         sha256 = hashlib.sha256(data).hexdigest()
         self._put(sha256, data)
         return sha256
 
     def _put(self, sha256: str, data: bytes) -> None:
-        """Sent again where the connection was lost, or where the row was freed by a prune meanwhile."""
+        """Store the bytes. Retries if the connection was lost, or if a prune deleted the row meanwhile."""
         is_object = self._objects is not None and len(data) > MAX_ROW_BYTES
         values = {"run_id": self._run_id, "sha256": sha256, "size": len(data), "data": None if is_object else data}
         deadline = time.monotonic() + 4 * self._pool.wait_s
         for attempt in range(_TRIES):
             try:
                 with self._pool.lend(deadline) as connection, connection.transaction():
-                    if is_object and self._objects is not None:  # no prune may take it away before the row is there
+                    if is_object and self._objects is not None:  # under the lock: no prune may delete it before its row
                         connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
                         self._objects.put(sha256, data)
                     connection.execute(_PUT, values)
@@ -76,7 +76,7 @@ class PostgresArtifacts:
                 time.sleep(0.05 * 2**attempt)
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes. Raises RequestError for what is no digest, KeyError, CorruptRun, StorageError."""
+        """Return the bytes. Raises RequestError for an invalid digest, KeyError, CorruptRun, StorageError."""
         check_digest(sha256)
         rows = self._pool.fetch(
             "select data from router_artifacts natural join router_run_artifacts where run_id = %s and sha256 = %s",
@@ -104,7 +104,7 @@ class PostgresArtifacts:
         yield from (ArtifactFile(sha256, size) for sha256, size in sorted(self._pool.fetch(query, (self._run_id,))))
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the bytes of a run, one sentence each. Reads every artifact."""
+        """Check all artifacts of the run, and yield the errors, one sentence each."""
         for artifact in self.iter():
             try:
                 self.get(artifact.sha256)
@@ -115,9 +115,9 @@ class PostgresArtifacts:
 
 
 def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> int:
-    """Delete those of the artifacts that no run names any more; return their bytes.
+    """Delete those artifacts that no run names any more; return their total bytes.
 
-    An object is deleted when its row is gone for good, under the lock that whoever stores it anew takes first.
+    An object is deleted after its row, under a lock that a writer of the same bytes takes first.
     """
     freed = 0
     for sha256 in digests:
@@ -135,7 +135,7 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
                     if found is None:
                         objects.delete(sha256)
         except psycopg.errors.ForeignKeyViolation:
-            continue  # a run has come to name it meanwhile
+            continue  # a run names it meanwhile
         except psycopg.Error as error:
             raise to_storage_error("free an artifact", pool.where, error) from None
     return freed

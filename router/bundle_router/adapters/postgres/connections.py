@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a few, kept, each with a deadline for everything it does."""
+"""A small pool of connections to PostgreSQL. Every operation has a deadline."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ T = TypeVar("T")
 MAX_CONNECTIONS: Final = 16
 CONNECT_S: Final = 3
 PAUSE_S: Final = 0.05
-"""Before a connection is tried again; doubled up to half a second."""
+"""Seconds before the first retry to connect; doubled up to half a second."""
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
-"""The server, or the way to it, is gone. (Errors of a statement that are `OperationalError` too are told apart by
-`is_away`.)"""
+"""The server, or the way to it, is gone. (`is_away` tells them from a statement's errors that are `OperationalError`
+too.)"""
 
 
 class UnconfirmedCommit(StorageError):
-    """The statement was carried out, and the server could not say that it will last."""
+    """The statement was carried out, but the server could not confirm that it is durable."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose every statement ends by `deadline` (monotonic seconds)."""
+    """A connection whose statements all end by `deadline` (monotonic seconds)."""
 
     deadline: float = float("inf")
     warned: str = ""
     is_ended: bool = False
-    """The server has said that it ends the session."""
+    """Whether the server has announced the end of the session."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Run one exchange with the server. After `deadline` the connection is given up: OperationalError."""
+        """Run one exchange with the server. After `deadline`, abandon the connection and raise OperationalError."""
         left = max(0.001, min(self.deadline - time.monotonic(), 3600.0))
         return super().wait(gen, interval, left if timeout is None else min(left, timeout))
 
 
 def without_objects(url: str) -> tuple[str, str]:
-    """Return the URL as libpq takes it, and the URL of the object store that its parameter `objects` names ("")."""
+    """Split a URL into the part for libpq and the object store's URL, from its parameter `objects` ("" if absent)."""
     parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
     if parts.scheme not in ("postgresql", "postgres"):
         raise RequestError(f"{parts.scheme or url[:20]!r} is no store", advice="give a folder, or postgresql://…")
     query = parse_qsl(parts.query, keep_blank_values=True)
     objects = next((value for name, value in query if name == "objects"), "")
-    kept = urlencode([(name, value) for name, value in query if name != "objects"], quote_via=quote)  # libpq knows no +
+    kept = urlencode([(name, value) for name, value in query if name != "objects"], quote_via=quote)  # libpq: no `+`
     return urlunsplit(parts._replace(query=kept)), objects
 
 
 def is_away(error: psycopg.Error) -> bool:
-    """Return whether the connection or the server is gone, so that nobody knows what became of the statement."""
+    """Return whether the connection or the server is gone, so that the statement's outcome is unknown."""
     if isinstance(error, pg.QueryCanceled | pg.LockNotAvailable | pg.DiskFull | pg.OutOfMemory):
         return False
     return isinstance(error, LOST)
@@ -79,7 +79,7 @@ def to_storage_error(doing: str, where: str, error: psycopg.Error) -> StorageErr
 
 
 class Pool:
-    """Connections that are lent to one thread at a time. Nothing is connected before the first is wanted."""
+    """A pool that lends each connection to one thread at a time. It connects on first use."""
 
     def __init__(self, url: str, *, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -92,14 +92,14 @@ class Pool:
 
     @staticmethod
     def _describe_url(url: str) -> str:
-        """Return the URL without user, password and parameters: for people."""
+        """Return the URL without user, password and parameters, for messages."""
         parts = urlsplit(url)
         host = dict(parse_qsl(parts.query)).get("host", "")
         return f"postgresql://{parts.hostname or host}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
     @staticmethod
     def _with_timeout(url: str, wait_s: float) -> str:
-        """Return the URL as libpq's words, with a limit for every statement beside the options it has."""
+        """Return the URL as libpq keywords, with a limit for every statement added to its options."""
         try:
             words = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -130,9 +130,9 @@ class Pool:
 
     @contextmanager
     def lend(self, deadline: float | None = None) -> Iterator[BoundedConnection]:
-        """Lend a connection for the block. One that failed is closed, not lent again.
+        """Lend a connection for the block. A failed connection is closed, not lent again.
 
-        Raises psycopg.OperationalError where none can be had, StorageError where all are in use for too long.
+        Raises psycopg.OperationalError if none can be opened, StorageError if all are in use for too long.
         """
         deadline = time.monotonic() + self.wait_s if deadline is None else deadline
         if not self._room.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -145,7 +145,7 @@ class Pool:
             connection.deadline, connection.warned = deadline, ""
             try:
                 yield connection
-            except BaseException:  # who is interrupted in mid exchange leaves a connection that nobody can use
+            except BaseException:  # a connection that was interrupted in mid-exchange is unusable
                 with suppress(psycopg.Error):
                     connection.close()
                 raise
@@ -158,14 +158,14 @@ class Pool:
             self._room.release()
 
     def drop_idle(self) -> None:
-        """Close the connections nobody uses: after one was lost, the others to that server are lost too."""
+        """Close the idle connections: after one was lost, the others to that server are lost too."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def fetch(self, query: str, parameters: Any = (), *, doing: str = "read a run") -> list[tuple[Any, ...]]:
-        """Return the rows of a statement that may be sent twice (it reads, or changes nothing the second time)."""
+        """Return the rows of a statement that may safely be sent twice."""
         deadline = time.monotonic() + self.wait_s
         pause = PAUSE_S
         while True:

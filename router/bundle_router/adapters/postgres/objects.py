@@ -1,7 +1,7 @@
-"""Large artifacts in an object store: S3 and what speaks its API, other clouds, or a folder (`file://`).
+"""Large artifacts in an object store: S3 and compatible services, other clouds, or a folder (`file://`).
 
-obstore rather than fsspec: one wheel without dependencies of its own (s3fs brings aiobotocore and botocore), calls
-that block as ours do, conditional puts, and retries and timeouts that are set here.
+obstore is used rather than fsspec: it is one wheel without dependencies (s3fs needs aiobotocore and botocore), its
+calls block as ours do, it has conditional puts, and its retries and timeouts can be set here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TIMEOUT: Final = timedelta(seconds=10)
 class ObjectStore:
     """Objects under a URL such as `s3://bucket/prefix`, `gs://…`, `az://…` or `file:///folder`, named by their digest.
 
-    Credentials, region and endpoint come from the environment, by the names that the cloud's own tools read
-    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
+    Credentials, region and endpoint come from the environment variables of the cloud's own tools (`AWS_ACCESS_KEY_ID`,
+    `AWS_ENDPOINT_URL`, …).
     """
 
     def __init__(self, url: str) -> None:
@@ -48,7 +48,7 @@ class ObjectStore:
             raise self._storage_error("open", error) from None
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Store the bytes under their digest unless they are there. Raises StorageError."""
+        """Store the bytes under their digest, unless they exist. Raises StorageError."""
         with suppress(self._obstore.exceptions.AlreadyExistsError):
             try:
                 self._obstore.put(self._store, self._path(sha256), data, mode="create")
@@ -67,7 +67,7 @@ class ObjectStore:
             raise self._storage_error(f"read artifact {sha256} from", error) from None
 
     def delete(self, sha256: str) -> None:
-        """Take the object away; that it is gone already is no error. Raises StorageError."""
+        """Delete the object if it exists. Raises StorageError."""
         try:
             self._obstore.delete(self._store, self._path(sha256))
         except (self._obstore.exceptions.NotFoundError, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""A handle on one run. See `bundle_router.adapters.postgres` for the rules."""
+"""The log of one run. See `bundle_router.adapters.postgres` for the rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bundle_router.ports import Clock, Redactor
 
 Record = Mapping[str, Any]
 BATCH: Final = 1000
-"""Lines fetched at once."""
+"""Lines per fetch."""
 CONFIRMED_BY: Final = "update router_runs set head = head where run_id = %s"
 
 _APPEND: Final = """
@@ -46,15 +46,15 @@ union all
 (select line, null from router_records
  where run_id = %(run_id)s and seq >= %(seq)s and not exists (select from moved) order by seq limit 1000)
 """
-"""Answers with one row without a line where the line was written, else with what stands there instead (as far as that
-was committed when the statement began)."""
+"""Returns one row without a line if the line was written; else the existing lines from that place on, as far as they
+were committed when the statement began."""
 
 
 class PostgresRunLog:
-    """One run, as one process reads and appends it. Implements `ports.RunLog`.
+    """One run as one process reads and appends it. Implements `ports.RunLog`.
 
-    The position (`next_seq`, `head`) is behind what the caller was given. `_waiting` holds records that were read and
-    not given yet, because what they were read for failed afterwards.
+    The position (`next_seq`, `head`) is after the last record that the caller received. `_waiting` holds records that
+    were read but not delivered, because the operation that read them failed.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class PostgresRunLog:
 
     @property
     def next_seq(self) -> int:
-        """The number of records that the caller was given."""
+        """Number of records that the caller has received."""
         return self._read_to - len(self._waiting)
 
     def news(self) -> Iterator[Record]:
-        """Yield what came since the position, in order. Raises CorruptRun where it does not continue that."""
+        """Yield the records after the position, in order. Raises CorruptRun if they do not continue the chain."""
         while self._fetch():
             yield from self._hand_out()
         yield from self._hand_out()
@@ -96,7 +96,7 @@ class PostgresRunLog:
         return records
 
     def _fetch(self) -> int:
-        """Read what is new into `_waiting`, a batch at most; return how many records that was."""
+        """Read new records into `_waiting`, at most one batch; return their number."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
             raise StorageError(
@@ -116,7 +116,7 @@ class PostgresRunLog:
         return len(lines)
 
     def _take(self, line: str) -> None:
-        """Go past one line, which has to continue the chain."""
+        """Advance the position by one line, which must continue the chain."""
         try:
             found = unseal(line.encode("ascii"))
         except (BadLine, UnicodeEncodeError) as error:
@@ -135,7 +135,7 @@ class PostgresRunLog:
         )
 
     def record(self, seq: int) -> Record:
-        """Return one record before the position, read again. Raises KeyError."""
+        """Read again one record before the position. Raises KeyError."""
         query = "select line from router_records where run_id = %s and seq = %s"
         rows = self._pool.fetch(query, (self._run_id, seq)) if 0 <= seq < self.next_seq else []
         if not rows:
@@ -143,7 +143,7 @@ class PostgresRunLog:
         return unseal(rows[0][0].encode("ascii")).record
 
     def wait(self, timeout_s: float) -> None:
-        """Return when there may be news, at the latest after that time."""
+        """Return when there may be new records, at the latest after `timeout_s`."""
         self._session.wait_for(self._run_id, timeout_s)
 
     # --- appending --------------------------------------------------------------------------------------------------
@@ -151,11 +151,11 @@ class PostgresRunLog:
     def append(
         self, file: File, record: dict[str, Any], *, only_at: int | None = None, wait_s: float = 5.0
     ) -> Appended:
-        """Seal and write one record behind everything that is there; with `only_at`, only if nothing came.
+        """Seal and write one record after all others; with `only_at`, only if there are no new ones.
 
-        Raises RunBusy where others kept moving the run for `wait_s`; KeyConflict where a record of this type has the
-        key already; StorageError, ValueError, TypeError. When it is `unreachable`, nobody knows whether the record was
-        written: it was not acknowledged, and if it was, it comes as news.
+        Raises RunBusy if others kept appending for `wait_s`; KeyConflict if the run has a record of this type and key;
+        StorageError, ValueError, TypeError. After `unreachable` nobody knows whether the record was written: it was not
+        acknowledged, and if it was written it comes as a new record.
         """
         if self._is_closed:
             raise StorageError(f"run {self._run_id!r} is closed", kind="io_error", advice="open it again")
@@ -187,11 +187,11 @@ class PostgresRunLog:
     def _write(
         self, file: File, record: dict[str, Any], seq: int, line: bytes, hash_: str, deadline: float
     ) -> list[str] | None:
-        """Send the statement until it is answered. Return None where the line stands there, written by us; else the
-        lines of others from there on, as far as they are known yet.
+        """Send the statement until it is answered. Return None if the run holds the line, written by us; else the lines
+        of others from that place on, as far as they are known yet.
 
-        A connection that broke leaves open whether it does. The same bytes are sent again: at most one of them can be
-        written; where neither moved the head, the line at `seq` says whether the first one did.
+        After a broken connection the outcome is unknown. The same bytes are sent again; at most one of the two can be
+        written. If the head did not move on the second try, the line at `seq` tells whether the first one was written.
         """
         values = {
             "run_id": self._run_id,
@@ -213,7 +213,7 @@ class PostgresRunLog:
                     found = [there for there, _ in connection.execute(_APPEND, values).fetchall()]
                     is_ours = is_doubtful and values["line"] in found[:1]
                     if is_ours:
-                        connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for whom every commit waits for
+                        connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for the replicas, as every commit
                     if connection.warned:
                         raise UnconfirmedCommit(
                             f"{self.path}: {connection.warned}", kind="unreachable", advice="try again"
@@ -222,7 +222,7 @@ class PostgresRunLog:
                         return None
                     if found or not is_doubtful or looks == 2:
                         return found
-                    looks += 1  # whoever moved the head has committed by now: the next look sees whether we did
+                    looks += 1  # the statement that moved the head has committed by now: read again whose it was
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name == "router_records_key":
                     raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {values['key']!r}") from None
@@ -241,7 +241,7 @@ class PostgresRunLog:
     # --- what stands beside the records -----------------------------------------------------------------------------
 
     def put_catalog(self, revision: str, text: str) -> None:
-        """Make sure that the text of a catalog revision stands with the run, before a decision names it."""
+        """Store the text of a catalog revision with the run, before a decision names it."""
         if revision in self._catalogs:
             return
         self._pool.fetch(
@@ -259,18 +259,18 @@ class PostgresRunLog:
         return self._artifacts
 
     def sync(self) -> None:
-        """Return at once: what was appended is committed."""
+        """Do nothing: appended records are committed."""
 
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Say to others, from now until `close`, that this process works on the run."""
+        """Announce to other processes, until `close`, that this process works on the run."""
         if not self._has_begun:
             self._session.enter(self._run_id)
             self._has_begun = True
 
     def close(self) -> tuple[Writer, ...]:
-        """Let go of the run. Where nobody else has it open its end is written, else those others are returned."""
+        """Close the run. If no other process has it open, write its end; else return those processes."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -282,7 +282,7 @@ class PostgresRunLog:
         return others
 
     def _write_end(self) -> None:
-        """Write `run.json` as of the end of the run, unless the run moved on meanwhile."""
+        """Write `run.json` for the end of the run, unless records were appended meanwhile."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
             return

@@ -1,4 +1,4 @@
-"""The tables, and how an older version's become this one's. Names have no schema: they stand in the search path."""
+"""The tables and their migrations. Table names have no schema: the search path decides."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     );
     """,
 )
-"""What makes version n + 1 of version n. Never edited once released: a change is a new entry."""
+"""Statements that turn version n into version n + 1. Never edit a released entry: add a new one."""
 
 VERSION: Final = len(MIGRATIONS)
 _LOCK: Final = 0x62756E646C65_01
-"""The advisory lock under which tables are made: two workers that start together don't make them twice."""
+"""Advisory lock under which tables are created, so that two starting workers do not create them twice."""
 
 
 def migrate(connection: psycopg.Connection[Any]) -> int:
-    """Bring the tables to this version, in one transaction. Returns the version that was there before (0: none).
+    """Migrate the tables to this version, in one transaction. Return the version they had before (0: no tables).
 
-    Raises RequestError for tables of a later version, StorageError where tables of these names are something else.
+    Raises RequestError for tables of a later version, StorageError if other tables have these names.
     """
     before = _version(connection)
     if before == VERSION:
@@ -97,7 +97,7 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
 
 
 def _version(connection: psycopg.Connection[Any]) -> int:
-    # Not to_regclass: it may answer from a cache that does not know yet what another worker committed.
+    # Not to_regclass: its cache may not yet know a table that another worker committed.
     query = (
         "select 1 from pg_class where relname = 'router_schema' "
         "and relnamespace = any (current_schemas(false)::regnamespace[])"

@@ -1,4 +1,4 @@
-"""A session of this process that others can see the life of, and that hears what is announced."""
+"""A database session that shows others that this process is alive, and that receives notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bundle_router.adapters.postgres.connections import BoundedConnection, Pool,
 from bundle_router.core.records.chain import Writer
 
 POLL_S: Final = 0.1
-"""Between two looks while waiting, should an announcement be lost."""
+"""Seconds between two polls while waiting, in case a notification is lost."""
 
 _HOLDERS: Final = """
 select a.application_name from pg_locks l join pg_stat_activity a using (pid)
@@ -30,8 +30,8 @@ where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_b
 
 
 class WriterSession:
-    """One connection that stays open: it holds the lock of this process's token, and one for each run that is open
-    here. A session that was lost is replaced, under a new token: others may have found the old one dead."""
+    """One permanent connection. It holds the lock of this process's token, and one for each run that is open here. A
+    lost session is replaced, with a new token, because others may have found the old one dead."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -42,7 +42,7 @@ class WriterSession:
         self._tables = ""
 
     def _lock_of(self, run_id: str) -> int:
-        """Locks are the database's: two sets of tables in it may hold runs of one id."""
+        """Return the number of a run's lock: two sets of tables in one database may have runs of one id."""
         if not self._tables:
             self._tables = str(self.pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
         return lock_of(f"run:{self._tables}:{run_id}")
@@ -60,14 +60,14 @@ class WriterSession:
         return bool(self.pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
 
     def enter(self, run_id: str) -> None:
-        """Take the shared lock that says: this process works on the run."""
+        """Take the run's shared lock, which shows that this process works on it."""
         with self._lock:
             if self._open[run_id] == 0:
                 self._run("select pg_advisory_lock_shared(%s)", run_id)
             self._open[run_id] += 1
 
     def leave(self, run_id: str) -> tuple[Writer, ...]:
-        """Let go of it; return who else works on the run."""
+        """Release the run's lock; return the other processes that work on the run."""
         with self._lock:
             self._open[run_id] -= 1
             if self._open[run_id] <= 0:
@@ -76,7 +76,7 @@ class WriterSession:
         return self.writers_of(run_id)
 
     def writers_of(self, run_id: str) -> tuple[Writer, ...]:
-        """Return who works on a run."""
+        """Return the processes that work on a run."""
         return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
 
     def _run(self, statement: str, run_id: str) -> None:
@@ -89,14 +89,14 @@ class WriterSession:
             raise to_storage_error("keep a session", self.pool.where, error) from None
 
     def _live_session(self) -> BoundedConnection:
-        """Return the session, replaced where it was lost. The caller holds the lock."""
+        """Return the session, after replacing a lost one. The caller holds the lock."""
         connection = self._connection
         if connection is not None and not connection.closed and not _is_cut(connection):
             return connection
         deadline = time.monotonic() + self.pool.wait_s
         pause = 0.05
         while True:
-            if self._connection is not None:  # cut, or it failed on the way: its socket goes at once
+            if self._connection is not None:  # the session is lost, or failed while opening: close its socket now
                 with contextlib.suppress(psycopg.Error):
                     self._connection.close()
             try:
@@ -114,7 +114,7 @@ class WriterSession:
                 pause = min(2 * pause, 0.5)
 
     def wait_for(self, run_id: str, timeout_s: float) -> None:
-        """Return when something was announced of any run, or after the time; never later than the polling interval."""
+        """Return at a notification of any run, or after the timeout; at the latest after the polling interval."""
         until = time.monotonic() + min(timeout_s, POLL_S)
         connection: Any = None
         try:
@@ -135,23 +135,23 @@ class WriterSession:
 
 
 def _is_cut(connection: BoundedConnection) -> bool:
-    """Return whether the server has ended the session: then there is something to read that no statement asked for."""
+    """Return whether the server has ended the session: then there is unrequested data to read."""
     try:
-        for _ in range(4):  # the server's last word, then the end of the stream
+        for _ in range(4):  # the server's last message, then the end of the stream
             if connection.pgconn.status == psycopg.pq.ConnStatus.OK:
-                poll = select.poll()  # not `select`, which knows no descriptor over 1,023
+                poll = select.poll()  # not `select`, which can't take descriptors over 1,023
                 poll.register(connection.pgconn.socket, select.POLLIN)
                 if not poll.poll(0):
                     break
                 connection.pgconn.consume_input()
-                connection.pgconn.is_busy()  # has what was read looked at
+                connection.pgconn.is_busy()  # parses what was read
         return connection.is_ended or connection.pgconn.status != psycopg.pq.ConnStatus.OK
     except (psycopg.Error, OSError, ValueError):
         return True
 
 
 def _writer(application: str) -> Writer:
-    """Return who a session belongs to, by the name it gave itself: `bundle-router PID@HOST`."""
+    """Return the owner of a session, from its application name `bundle-router PID@HOST`."""
     pid, _, host = application.removeprefix("bundle-router ").partition("@")
     here = host == socket.gethostname()[: len(host)] and bool(host)
     if here and pid == str(os.getpid()):

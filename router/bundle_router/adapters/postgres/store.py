@@ -1,4 +1,4 @@
-"""The store. See `bundle_router.adapters.postgres` for the rules."""
+"""The run store. See `bundle_router.adapters.postgres` for the rules."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bundle_router.ports import Clock, Redactor
 
 
 class PostgresRunStore:
-    """The runs of one database. Implements `ports.RunStore`; used from many threads.
+    """The runs of one database. Implements `ports.RunStore`; many threads may use it.
 
-    `url` is libpq's (several hosts with `target_session_attrs=read-write` follow a fail-over), with one parameter of
-    our own, `objects`: the URL of an object store for artifacts over 1 MiB. `wait_s` bounds every statement and every
-    attempt to connect. The tables are made, or brought up to date, at the first use.
+    `url` is libpq's (several hosts with `target_session_attrs=read-write` follow a fail-over), with one additional
+    parameter, `objects`: the URL of an object store for artifacts over 1 MiB. `wait_s` bounds every statement and every
+    attempt to connect. The tables are created or migrated on first use.
     """
 
     blocks: Final = True
@@ -50,7 +50,7 @@ class PostgresRunStore:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Make the tables, or bring them up to date, once. Raises StorageError, RequestError."""
+        """Create or migrate the tables, once. Raises StorageError, RequestError."""
         with self._lock:
             if self._ready:
                 return
@@ -68,21 +68,21 @@ class PostgresRunStore:
 
     @property
     def writer(self) -> str:
-        """The token of this process, alive as long as its session is. A lost session gets a new one."""
+        """Token of this process, alive as long as its session. A lost session gets a new token."""
         self.prepare()
         return self._session.token
 
     def is_alive(self, writer: str) -> bool:
-        """Return whether the process of that token may still be at work: whether its session holds its lock."""
+        """Return whether the token's process may still be running: whether its session holds its lock."""
         return self._session.is_alive(writer)
 
     def check(self) -> None:
-        """Ask the database for anything. Raises StorageError."""
+        """Check that the database answers. Raises StorageError."""
         self.prepare()
         self.pool.fetch("select 1", doing="look whether it is there")
 
     def open(self, run_id: str) -> PostgresRunLog | None:
-        """Return the run as it stands; None if there is none. Raises RequestError, CorruptRun, StorageError."""
+        """Return an existing run; None if there is none. Raises RequestError, CorruptRun, StorageError."""
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.prepare()
@@ -93,7 +93,7 @@ class PostgresRunStore:
         return PostgresRunLog(header, self._session, self.artifacts(run_id), self._redactor, self._clock)
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:
-        """Begin a run, or open the one that is there by now. All or nothing."""
+        """Begin a run, or open it if it exists. All or nothing."""
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.prepare()
@@ -128,6 +128,6 @@ class PostgresRunStore:
         return PostgresArtifacts(self.pool, run_id, self._objects)
 
     def close(self) -> None:
-        """Let go of the session and of every connection."""
+        """Close the session and every connection."""
         self._session.close()
         self.pool.close()

@@ -1,9 +1,9 @@
-"""Takes secrets out of text and JSON values: the `Redactor` port.
+"""Removes secrets from text and JSON values: the `Redactor` port.
 
-1. Clean text comes back as the same object after one pass of one automaton (about a microsecond for 200 characters).
-2. A secret becomes `[redacted:<rule>]`, `[redacted:env:<NAME>]` or `[redacted:token:<name>]`; everything else stays.
-3. A placeholder of this redactor is opaque: nothing is ever cut from it. So redacting twice gives the same text.
-4. Time is linear in the text, decoding included; nothing here raises on any text.
+1. Clean text is returned as the same object after one pass of one automaton (about a microsecond for 200 characters).
+2. A secret becomes `[redacted:<rule>]`, `[redacted:env:<NAME>]` or `[redacted:token:<name>]`; all other text is kept.
+3. A placeholder of this redactor is never changed. So redacting twice gives the same text.
+4. Time is linear in the text, decoding included. No text makes the redactor raise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bundle_router.adapters.redaction.encodings import label_of
 __all__ = ["SecretRedactor"]
 
 MAX_PASSES: Final = 6
-"""Passes after which a text that keeps giving hits is withheld. Two is usual: one that finds, one that confirms."""
+"""Passes after which a text that still contains secrets is withheld. Usually two: one finds, one confirms."""
 
 MAX_KEPT: Final = 64
 MAX_KEPT_CHARACTERS: Final = 256
@@ -35,8 +35,8 @@ _PLACEHOLDER = re.compile(rb"\[redacted:([A-Za-z0-9:_.-]{1,200})\]")
 class SecretRedactor:
     """Redacts known token shapes, headers, URL credentials, named values, and the given environment values.
 
-    `env_values` maps names of environment variables to their values; values under 8 characters are not looked for.
-    Building one costs a few milliseconds; share it. Safe to use from many threads.
+    `env_values` maps names of environment variables to their values; values under 8 characters are not searched for.
+    Building one costs a few milliseconds; share it. Thread-safe.
     """
 
     def __init__(self, env_values: Mapping[str, str] | None = None) -> None:
@@ -48,13 +48,13 @@ class SecretRedactor:
         self._rules = RuleBook(self._configured) if self._configured else RuleBook.without_values()
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, values.TOO_DEEP}}
         self._clean: dict[str, None] = {}
-        """Short texts in which these rules found nothing: names and ids stand in one record after the other."""
+        """Short texts without a secret by these rules: names and ids recur in every record."""
 
     def keep(self, name: str, value: str) -> None:
-        """Look for this value, too, from now on: `[redacted:token:<name>]`.
+        """Redact this value too from now on, as `[redacted:token:<name>]`.
 
-        For tokens that are made while the program runs. A new one takes some 20 ms. Of a very long value the head
-        is looked for, as the rest opens nothing; of more than 64 values the oldest is forgotten.
+        For tokens that arise while the program runs. A new one takes some 20 ms. Of a very long value only the head is
+        searched for, because the rest alone is useless; beyond 64 values the oldest is forgotten.
         """
         head = value[:MAX_KEPT_CHARACTERS]
         with self._keeping:
@@ -62,12 +62,12 @@ class SecretRedactor:
                 return
             kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
             rules = RuleBook({**self._configured, **kept})
-            self._labels = self._labels | {label.encode() for label in rules.labels}  # before what may leave them
+            self._labels = self._labels | {label.encode() for label in rules.labels}  # before the rules that use them
             self._rules, self._kept = rules, kept
             self._clean = {}
 
     def redact(self, text: str) -> str:
-        """Return the text without its secrets; the same object when there is none."""
+        """Return the text without its secrets; the same object if it has none."""
         data = text.encode("utf-8", "surrogatepass")
         if not self._rules.suspicious(data):
             return text
@@ -75,24 +75,24 @@ class SecretRedactor:
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
 
     def is_clean(self, text: str) -> bool:
-        """Return whether neither the text nor, if it is JSON, the value it encodes holds a secret. True only when sure.
+        """Return True only if it is certain that neither the text nor, if it is JSON, its value holds a secret.
 
-        Meant for a record that was just encoded: one pass, and no walk over its values, for nearly all of them.
+        Meant for a record that was just encoded: nearly always one pass, without walking over its values.
         """
         return not self._rules.suspicious(text.encode("utf-8", "surrogatepass"))
 
     def rules_in(self, text: str) -> list[str]:
-        """Return the names of the rules that would take something out of the text, each once, sorted."""
+        """Return the sorted names of the rules that would redact something in the text."""
         before, after = (
             _PLACEHOLDER.findall(side.encode("utf-8", "surrogatepass")) for side in (text, self.redact(text))
         )
         return sorted({label.decode() for label in after if after.count(label) > before.count(label)})
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return each text redacted, in one pass when all are clean: the same sequence then."""
-        clean = self._clean  # taken before the rules: what older ones let pass is noted where nobody looks any more
+        """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
+        clean = self._clean  # read before the rules: texts that old rules let pass go into the old, unused cache
         unknown = [text for text in texts if text not in clean]
-        # Two newlines: they end whatever one text began, and don't look like a fold in base64.
+        # Joined by two newlines, which end anything that a text began and don't look like folded base64.
         if not unknown or not self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
             if len(clean) >= MAX_CLEAN:
                 clean.clear()
@@ -102,10 +102,10 @@ class SecretRedactor:
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
 
     def redact_value(self, value: Any) -> Any:
-        """Return a JSON value without its secrets, keys included; the same object when there is none.
+        """Return a JSON value without its secrets, keys included; the same object if it has none.
 
-        What stands under the name of a secret (`password`, `authorization`) goes whole, whatever it looks like.
-        Values of other types than JSON's are left as they are.
+        The value of a field with a secret's name (`password`, `authorization`) is redacted whole, whatever it looks
+        like. Values of non-JSON types are kept.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -130,14 +130,14 @@ class SecretRedactor:
 
 
 def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
-    """Overlapping hits as one, named by the one of the lowest rank.
+    """Merge overlapping hits into one, named by the lowest rank.
 
-    Widened to whole characters: the rules work on bytes, and half a character could not be decoded again.
+    Each is widened to whole characters, because the rules work on bytes, and half a character could not be decoded.
     """
     merged: list[SecretHit] = []
     for hit in sorted(hits):
         start, end = hit.start, hit.end
-        while data[start] & 0xC0 == 0x80:  # which no text begins with
+        while data[start] & 0xC0 == 0x80:  # a continuation byte, with which no text begins
             start -= 1
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1

@@ -1,9 +1,9 @@
 """Finds secrets: gitleaks' rules, our own shapes, and the values of named environment variables.
 
-1. One pass of one automaton (every rule's *probe*) says which rules could match. Nearly every text ends there.
-2. Only those rules run, when one of their keywords is in the text, each compiled when it is first needed.
-3. A hit is then held against the rule's entropy, allowlists and check, so that honest text stays as it is.
-4. What is found is a span of bytes and a label; nothing is changed here.
+1. One pass of one automaton (every rule's *probe*) tells which rules could match. Nearly every text ends there.
+2. Only those rules run, if one of their keywords is in the text. Each is compiled on first use.
+3. A hit must then pass the rule's entropy, allowlists and check, so that harmless text is kept.
+4. The result is a span of bytes and a label; this module changes nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bundle_router.dataclass import dataclass
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b"ghp_" + b"0aB1" * 9
-"""A token that every automaton must find: RE2 reports one that ran out of memory as one that found nothing."""
+"""A token that every automaton must find: RE2 reports no match when it runs out of memory."""
 MAX_LAYERS: Final = 3
-"""How many encodings deep a secret is looked for."""
+"""Maximum nested encodings in which a secret is searched for."""
 NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})[\s_.-]*"\s*(?::\s*["\[0-9-]|[,}}])"""
-"""A JSON text in which a secret's name is followed by what `redact_value` may take out: text, numbers, lists, pairs."""
+"""Matches JSON text in which a secret's name is followed by a value that `redact_value` may redact."""
 
 
 class SecretHit(NamedTuple):
@@ -41,7 +41,7 @@ class SecretHit(NamedTuple):
 
 
 class Keywords:
-    """Which keywords of the rules occur in a text, whatever their case. Compiled when a probe first matches."""
+    """Tells which keywords of the rules occur in a text, ignoring case. Compiled when a probe first matches."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = tuple(set(words))
@@ -55,7 +55,7 @@ class Keywords:
 
 
 class ProbedText:
-    """One text that some probe matched."""
+    """One text that matched some probe."""
 
     def __init__(self, data: bytes, keywords: Keywords) -> None:
         self.data = data
@@ -68,12 +68,12 @@ class ProbedText:
 
 @dataclass(frozen=True, slots=True)
 class SecretAllowance:
-    """What a rule lets pass: a whole secret or a part of the match that fits a regex, a secret with a stop word."""
+    """A rule's exceptions: a secret or match that fits a regex, a secret with a stop word."""
 
     target: str
     regexes: tuple[str, ...]
     stopwords: str
-    """One regex for all of them; empty when there are none."""
+    """One regex for all stop words; empty without any."""
 
     def covers(self, secret: bytes, match: bytes) -> bool:
         if self.target == "secret":
@@ -114,7 +114,7 @@ class GitleaksRule:
         if entropy(secret) <= self.entropy:
             return False
         if self.id == "generic-api-key" and not is_long_token(secret):
-            return False  # gitleaks asks for a digit in code, not in its rules
+            return False  # gitleaks demands a digit in its code, not in its rules
         return not any(allowance.covers(secret, match) for allowance in self.allow)
 
 
@@ -164,7 +164,7 @@ Finder = Callable[[ProbedText], Iterator[SecretHit]]
 
 @dataclass(frozen=True)
 class _SharedRules:
-    """The rules that hold whatever values are known: made once per process."""
+    """The rules that do not depend on known values: created once per process."""
 
     probes: tuple[str, ...]
     finders: Mapping[int, list[Finder]]
@@ -186,14 +186,14 @@ def _shared_rules() -> _SharedRules:
             entropy=entry["entropy"],
             keywords=frozenset(entry["keywords"]),
             allow=_allowances(entry["allow"]) + (shared if entry["assignment"] else ()),
-            # What only looks random has the least to say about what it is.
+            # Generic rules rank last: their names say least about the secret.
             rank=rank if entry["id"] != "generic-api-key" else 10_000,
         )
         for probe in entry["probes"]:
             finders.setdefault(probe, []).append(rule.hits)
     for rank, shape in enumerate(SHAPES, start=1_000):
         finders[len(probes)] = [ShapeRule(shape, rank).hits]
-        # A probe may match more than its shape does, and without upper bounds it is a third of the automaton.
+        # A probe may match more than its shape. Without upper bounds the automaton is a third as large.
         probes.append(re.sub(r"\{0,\d{3,}\}", "*", shape.regex))
     keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
     labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
@@ -201,13 +201,13 @@ def _shared_rules() -> _SharedRules:
 
 
 class RuleBook:
-    """Every rule, behind one probe. Built once per set of known values (label by value); safe to share by threads."""
+    """All rules behind one probe. Built once per set of known values (label by value); threads may share it."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         shared = _shared_rules()
         probes, finders = list(shared.probes), dict(shared.finders)
         values = encodings.Values(known)
-        if values.labels:  # which name a hit before any rule does
+        if values.labels:  # known values rank before any rule
             finders[len(probes)] = [lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))]
             probes.append(values.regex)
         probes += (NAMED_STRUCTURE, encodings.ESCAPED)
@@ -222,11 +222,11 @@ class RuleBook:
     @staticmethod
     @cache
     def without_values() -> RuleBook:
-        """Return the rules where no value is known: one book for the process."""
+        """Return the rules without known values, one book for the whole process."""
         return RuleBook({})
 
     def suspicious(self, data: bytes) -> bool:
-        """Return whether any probe matches, or would without escapes. False: nothing is to be redacted."""
+        """Return whether any probe matches the text, or its unescaped form. False: there is nothing to redact."""
         if self._set.matching(data) is not None:
             return True
         return b"\\" in data and self._set.matching(encodings.unescape_quickly(data)) is not None
@@ -261,7 +261,7 @@ class RuleBook:
 
 
 class _Budget:
-    """How many decoded bytes one text may cost: nested encodings multiply, and the text may be an attacker's."""
+    """The number of decoded bytes one text may cost: nested encodings multiply, and the text may be an attacker's."""
 
     __slots__ = ("_left",)
 

@@ -1,7 +1,7 @@
-r"""Shows a text as its reader would see it: without escapes (`%3A`, `\x3a`, `\"`, `\u003d`), colours, folds, base64.
+r"""Decodes a text as its reader would: without escapes (`%3A`, `\x3a`, `\"`, `\u003d`), colours, line folds, base64.
 
-A view is a decoded text that knows where each of its bytes came from, so that what is found in the view can be cut
-out of the original. Work is bounded by the caller, who counts the bytes of the views it asks for.
+A view is a decoded text that maps each of its bytes to the original, so that a secret found in the view can be cut out
+of the original. The caller bounds the work by counting the bytes of the views it requests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from urllib.parse import quote_plus
 from bundle_router.dataclass import dataclass
 from bundle_router.tools.expressions import compile_expression, compile_set
 
-# Expressions over bytes, whatever text they come from. Latin-1 mode matches bytes one by one: UTF-8 text keeps its
-# meaning, the automata stay small, and a byte string that is not UTF-8 (a cut character) is as searchable as any.
+# Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the automata stay small,
+# and bytes that are not UTF-8 (a cut character) can be searched too.
 
 SET_MEMORY: Final = 32 * 1024 * 1024
-"""Bytes that the automaton of a set may grow to. Text that needs more only gets slower."""
+"""Maximum bytes of a set's automaton. Text that needs more is only processed more slowly."""
 
 
 class Pattern:
@@ -36,9 +36,9 @@ class Pattern:
         self.groups: int = self._regexp.groups
 
     def spans(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Yield the spans of the whole match and of each group, for each match that does not overlap the one before.
+        """Yield the spans of the whole match and of each group, for each non-overlapping match.
 
-        A group that took no part has the span (-1, -1).
+        A group that did not match has the span (-1, -1).
         """
         count = self.groups + 1
         for match in self._regexp.finditer(data, start, end):
@@ -53,35 +53,35 @@ class Pattern:
 
 @cache
 def pattern(regex: str) -> Pattern:
-    """Compile once per process. Raises ExpressionError on a pattern that RE2 does not take."""
+    """Compile a pattern once per process. Raises ExpressionError if RE2 does not accept it."""
     return Pattern(regex.encode())
 
 
 def literal(data: str | bytes) -> str:
-    """Return a regex that matches just these bytes (of a str: its UTF-8)."""
+    """Return a regex that matches exactly these bytes (of a str: its UTF-8)."""
     raw = data.encode() if isinstance(data, str) else data
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 class PatternSet:
-    """Many patterns as one automaton: which of them occur in a text, in one pass."""
+    """Many patterns as one automaton, which tells in one pass which of them occur in a text."""
 
     __slots__ = ("matching",)
 
     def __init__(self, regexes: list[str]) -> None:
         compiled = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
         self.matching: Callable[[bytes], list[int] | None] = compiled.Match
-        """Return the indexes of the patterns that occur, in no order; None when none does."""
+        """Returns the indexes of the patterns that occur, unordered; None if none does."""
 
 
 ESCAPED: Final = r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
-"""What a secret may hide behind in any text. The other escapes matter where something begins right behind them."""
+"""Escapes that can hide a secret in any text. Other escapes matter only if a secret begins right after them."""
 FORM: Final = r"=[\w.*~%-]*\+"
-"""A parameter of a form, where `+` stands for a space."""
+"""A form parameter, in which `+` means a space."""
 _GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
 BASE64_TEXT: Final = rf"(?:{_GROUP}){{4}}"
-"""Base64 of printable ASCII. Its high bits leave each place of a group of four few characters, which tells it from
-digests, identifiers and pictures, and says where the groups begin."""
+"""Base64 of printable ASCII. The high bits of ASCII restrict the characters at each place of a group of four. This
+tells it from digests, identifiers and pictures, and shows where the groups begin."""
 BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{16,}"
 FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
 
@@ -95,14 +95,14 @@ _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Decoded bytes, and `origin`: the span of the original that a span of these bytes came from."""
+    """Decoded bytes. `origin` maps a span of them to its span in the original."""
 
     data: bytes
     origin: Callable[[int, int], tuple[int, int]]
 
 
 def _replace_matches(data: bytes, regex: re.Pattern[bytes], replacement: Callable[[re.Match[bytes]], bytes]) -> View:
-    """Return `data` with each match replaced. A byte of a replacement comes from its whole match."""
+    """Return `data` with each match replaced. The origin of a replacement's byte is the whole match."""
     pieces: list[bytes] = []
     decoded_at, decoded_end, original_at, original_end = array("q"), array("q"), array("q"), array("q")
     length = last = 0
@@ -141,12 +141,12 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def unescaped(data: bytes) -> View:
-    """Without one level of URL and JSON escapes, and without what colours a terminal."""
+    """Return the text without one level of URL and JSON escapes, and without terminal colours."""
     return _replace_matches(data, ESCAPE, _unescape)
 
 
 def unescape_quickly(data: bytes) -> bytes:
-    """Return a text in which nothing matches `ESCAPED`, without its other escapes: `unescaped`, but quick."""
+    """Return the text unescaped, for a text in which nothing matches `ESCAPED`: quicker than `unescaped`."""
     if b"\\u" in data:
         return unescaped(data).data
     for letter, character in _SIMPLE.items():
@@ -155,19 +155,19 @@ def unescape_quickly(data: bytes) -> bytes:
 
 
 def unescaped_form(data: bytes) -> View:
-    """Return the same, with `+` read as a space."""
+    """Return the unescaped text with `+` read as a space."""
     return unescaped(data.replace(b"+", b" "))
 
 
 def unfolded(data: bytes) -> View:
-    """With the lines of folded base64 joined."""
+    """Return the text with the lines of folded base64 joined."""
     return _replace_matches(data, _FOLD, lambda match: b"")
 
 
 def base64_decoded(data: bytes) -> Iterator[View]:
-    """Yield the written text in each run of base64, of either alphabet.
+    """Yield the readable text in each run of base64, of either alphabet.
 
-    A run may be glued to a path or a name, so its groups begin where text comes out, not where the run does.
+    A run may follow a path or a name without a gap, so groups are aligned by what decodes to text, not by its start.
     """
     for spans in pattern(BASE64_RUN).spans(data):
         start, end = spans[0]
@@ -179,9 +179,9 @@ def base64_decoded(data: bytes) -> Iterator[View]:
 
 
 def _decoded_texts(run: bytes, offset: int, at: int) -> Iterator[View]:
-    """Yield what is written text in one decoding of a run."""
+    """Yield the readable texts in one decoding of a run."""
     length = len(run) - offset
-    # A last group of two or three characters still holds one or two bytes; one character holds none.
+    # A last group of two or three characters still encodes one or two bytes; a single character none.
     decoded = binascii.a2b_base64(run[offset : len(run) - (length % 4 == 1)] + b"==")
     for spans in pattern(WRITTEN).spans(decoded):
         first, last = spans[0]
@@ -193,9 +193,9 @@ def _decoded_texts(run: bytes, offset: int, at: int) -> Iterator[View]:
 
 
 # --- values that are known to be secret -------------------------------------------------------------------------------
-# Those of environment variables too, in the spellings a record may carry: plain, hex, as part of a form, and in base64
-# at each of the three places a value can begin within a group of three bytes; the views show what stands beneath
-# escapes. Values under 8 characters are left alone: redacting `true` or `8080` would eat the text.
+# The values of environment variables, in the spellings a record may carry: plain, hex, as part of a form, and in base64
+# at each of the three offsets within a group of three bytes; the views decode other escapes. Values under 8 characters
+# are not searched for: redacting `true` or `8080` would destroy the text.
 
 
 MIN_CHARACTERS: Final = 8
@@ -203,7 +203,7 @@ _LABEL_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def _base64_cores(value: bytes) -> Iterator[bytes]:
-    """For each of the three alignments, the characters that depend on the value alone."""
+    """Yield, for each of the three alignments, the base64 characters that depend on the value alone."""
     for lead in range(3):
         encoded = base64.b64encode(b"\0" * lead + value)
         first = -(-lead * 8 // 6)
@@ -221,12 +221,12 @@ def _spellings(value: str) -> Iterator[bytes]:
 
 
 def label_of(kind: str, name: str) -> str:
-    """Return what stands in place of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
+    """Return the placeholder's label of a value: `env:GITHUB_TOKEN`, `token:endpoint`."""
     return f"{kind}:{_LABEL_UNSAFE.sub('_', name)[:100]}"
 
 
 class Values:
-    """One alternation over every spelling of every value, the longest first. `labels_of`: label by value."""
+    """One alternation of every spelling of every value, the longest first. `labels_of`: label by value."""
 
     def __init__(self, labels_of: Mapping[str, str]) -> None:
         self._labels: dict[bytes, str] = {}

@@ -1,6 +1,6 @@
-"""Which field names announce a secret: `password`, `X-Api-Key`, `githubToken`, `DB_PASSWD`.
+"""The field names whose values are secrets: `password`, `X-Api-Key`, `githubToken`, `DB_PASSWD`.
 
-One list for every spelling: names are compared without case and without `-`, `_`, `.` and spaces.
+One list covers every spelling: names are compared without case and without `-`, `_`, `.` and spaces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDINGS: Final = (
 EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid"})
 
 NOT_SECRET: Final = (
-    # Cursors and units that end in "token" and are needed to read a record.
+    # Cursors and units that end in "token" but are needed to understand a record.
     "pagetoken",
     "nexttoken",
     "prevtoken",
@@ -57,24 +57,24 @@ NOT_SECRET: Final = (
 )
 
 HEADERS: Final = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xauthtoken"})
-"""Names that announce a secret also in a bare pair, `["Authorization", "…"]`, where others could be any two words."""
+"""Names that mark a secret even in a bare pair, `["Authorization", "…"]`; other pairs could be any two words."""
 
 IN_TEXT: Final = (
     r"[\w.-]{0,60}(?:passw(?:or)?d|passphrase|passcode|secret|credentials?|authorization|cookies?|token"
     r"|(?:api|access|secret|private|signing|encryption|account|shared|master|auth)[ _.-]?key"
     r"|\bpass|\bpwd|jsessionid|phpsessid|connect\.sid)"
 )
-"""The same list as a regex over text; what it finds is confirmed by `is_secret_name`."""
+"""The same list as a regex over text; `is_secret_name` confirms its matches."""
 
 NAME_ENDS: Final = "|".join(r"[\s_.-]*".join(name) for name in (*ENDINGS, *EXACT))
-"""How every such name ends, whatever separators stand in it: it matches where `is_secret_name` may be true."""
+"""The ends of all such names, with any separators: matches wherever `is_secret_name` may be true."""
 
 _SEPARATORS = re.compile(r"[\s_.-]+")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Return whether the value under this name is a secret whatever it looks like."""
+    """Return whether a field of this name holds a secret, whatever its value looks like."""
     if len(name) > 100:
         return False
     bare = _SEPARATORS.sub("", name).lower()

@@ -1,7 +1,7 @@
-"""Walks JSON values without recursion: collects their strings, and rebuilds them with the secrets taken out.
+"""Walks JSON values without recursion: collects their strings, and rebuilds them without the secrets.
 
-What stands under the name of a secret goes whole when it is a string, a number, or a list of these. An object there
-is walked as usual: it may be a schema that describes the field.
+The value of a secret's name is redacted whole if it is a string, a number, or a list of these. An object there is
+walked as usual, because it may be a schema that describes the field.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from typing import Any, Final
 from bundle_router.adapters.redaction.field_names import is_header_name, is_secret_name
 
 MAX_DEPTH: Final = 500
-"""Levels that are walked. Deeper values are replaced: what was not looked at is not shown."""
+"""Maximum depth. Deeper values are replaced, because they were not checked."""
 TOO_DEEP: Final = "too-deep"
 
 _LEAVES: Final = (list, tuple, int, float, type(None))
 _REFERENCE = re.compile(r"(?:\w+ )?\$\{?\w+\}?")
-"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: says where a secret comes from, and holds none."""
+"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself."""
 
 
 def plain_strings(value: Any) -> list[str] | None:
-    """Return every string of the value, keys included; None when a name in it says that a secret follows.
-
-    None also when it is nested too deeply.
+    """Return every string of the value, keys included; None if one of its names marks a secret, or if it is nested too
+    deeply.
     """
     strings: list[str] = []
     level = [value]
@@ -56,7 +55,7 @@ def plain_strings(value: Any) -> list[str] | None:
 
 
 def redact_copy(value: Any, redact: Callable[[str], str], named: str, is_placeholder: Callable[[str], bool]) -> Any:
-    """Return a copy of the value with `redact` applied to every string and `named` in place of every named secret."""
+    """Return a copy with `redact` applied to every string, and `named` in place of every named secret."""
     root: list[Any] = [None]
     tuples: list[tuple[list[Any] | dict[Any, Any], Any, list[Any]]] = []
     work: list[tuple[Any, list[Any] | dict[Any, Any], Any, bool, int]] = [(value, root, 0, False, 0)]
@@ -90,7 +89,7 @@ def _opened_object(
     depth: int,
     secret: bool,
 ) -> dict[Any, Any]:
-    """Return the object with its keys redacted and its values put to work. Keys that became equal are told apart."""
+    """Return the object with redacted keys, and queue its values. Keys that became equal are made distinct."""
     opened: dict[Any, Any] = {}
     named = "value" if secret else _named_value(node)
     for key, item in node.items():
@@ -106,7 +105,7 @@ def _opened_object(
 
 
 def _is_object(node: Any) -> bool:
-    # Asking an abstract class about a number costs more than the rest of the walk.
+    # An isinstance check of a number against an abstract class costs more than the rest of the walk.
     return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
 
 
@@ -115,7 +114,7 @@ def _is_number(item: Any) -> bool:
 
 
 def _named_value(node: Mapping[Any, Any]) -> str | None:
-    """`value` when the object has the form `{"name": "Authorization", "value": "…"}`."""
+    """Return "value" if the object has the form `{"name": "Authorization", "value": "…"}`."""
     if "value" in node:
         for field in ("name", "key", "header"):
             name = node.get(field)
@@ -125,5 +124,5 @@ def _named_value(node: Mapping[Any, Any]) -> str | None:
 
 
 def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether it is `["Authorization", "Bearer …"]`, the form of header lists."""
+    """Return whether the list is `["Authorization", "Bearer …"]`, the form of header lists."""
     return len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], str) and is_header_name(node[0])

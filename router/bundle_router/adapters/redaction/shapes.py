@@ -1,8 +1,8 @@
-"""The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values,
-and the tokens of `token_shapes.json`, which says of each where it is documented and when that was looked at.
+"""The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values, and
+the tokens of `token_shapes.json`, which gives for each its documentation and the date it was read.
 
-Each shape is an RE2 regex over bytes with the secret in a group, and a check that keeps honest text unharmed where
-the regex alone can't. A shape stands in its plain spelling only: `encodings` shows it texts without their escapes.
+Each shape is an RE2 regex over bytes with the secret in a group, and a check that excludes harmless text where the
+regex alone can't. A shape has only its plain spelling: `encodings` gives it unescaped texts.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MADE = r"[A-Za-z0-9._~+/=|:%!@#^&*-]"
 
 
 def is_value(value: bytes) -> bool:
-    """Not a reference (`${NAME}`, `<token>`, `***`) and not a word that stands where a value would."""
+    """Return whether it is neither a reference (`${NAME}`, `<token>`, `***`) nor a placeholder word."""
     return value.lower() not in PLACEHOLDER_WORDS and not _REFERENCE.fullmatch(value)
 
 
 def is_token(value: bytes) -> bool:
-    """Return whether it looks made, not written: a digit, mixed case, or longer than a word."""
+    """Return whether it looks generated: it has a digit, mixed case, or more characters than a word."""
     if not is_value(value):
         return False
     letters = value.replace(b"-", b"").replace(b"_", b"").replace(b".", b"").replace(b"/", b"")
@@ -43,12 +43,12 @@ def is_token(value: bytes) -> bool:
 
 
 def is_long_token(value: bytes) -> bool:
-    """Return a token with a digit: for places where prose is as likely."""
+    """Return whether it is a token with a digit: for places where prose is as likely."""
     return is_value(value) and re.search(rb"[0-9]", value) is not None
 
 
 def is_basic(value: bytes) -> bool:
-    """Base64 of `user:password`."""
+    """Return whether it is the base64 of `user:password`."""
     try:
         return b":" in base64.b64decode(value + b"==")
     except binascii.Error:
@@ -57,8 +57,8 @@ def is_basic(value: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SecretShape:
-    """Every group of `regex` that took part is a secret, except `name`: a group that must pass `is_secret_name`. With
-    `inner`, the groups are regions and its groups the secrets."""
+    """Every group of `regex` that matched is a secret, except `name`: a group that must pass `is_secret_name`. With
+    `inner`, the groups are regions, and the groups of `inner` in them are the secrets."""
 
     id: str
     regex: str
@@ -67,7 +67,7 @@ class SecretShape:
     inner: str = ""
 
 
-# Printable ASCII that can stand in a URL's user info; passwords with a raw `@` or `:` are met often enough.
+# Printable ASCII that can occur in a URL's user info; passwords with a raw `@` or `:` are common.
 _USER = r"[!$%&()*+,.0-9;=A-Z\[\]^_a-z{|}~-]"
 _USER_OR_SIGN = r"[!$%&()*+,.0-9;=A-Z\[\]^_a-z{|}~:@-]"
 _OPERATOR = r"""["']?\s*(?:=>|[:=,])\s*[bru]?["']?"""
@@ -135,7 +135,7 @@ _STRUCTURAL: Final = (
     ),
     SecretShape(
         "private-key",
-        # The end may have been cut off: then everything that can belong to the key goes.
+        # The end may have been cut off: then everything that can be part of the key is redacted.
         r"""(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----((?:[A-Za-z0-9+/=\s:,.\\]|-[A-Za-z0-9 ])*)""",
         lambda value: bool(value.strip()),
     ),
