@@ -1,13 +1,13 @@
-"""The whole validated config as one immutable value: the catalog, and its revision.
+"""The catalog: the whole validated config as one immutable value, with its revision.
 
 Rules:
 1. A catalog is resolved: globs over known tools are expanded, compositions are flattened, every id it names exists.
 2. Its `revision` is the digest of its canonical form, so two catalogs with the same revision decide the same.
-3. Order is meaning only where the config says so: `routes` (first match wins) and a route's `bundles`.
-   Everything else is kept sorted.
+3. Order has a meaning only where the config says so: `routes` (first match wins) and a route's `bundles`. Everything
+   else is sorted.
 4. Every config key is declared once, at the field that holds its value (see `catalog.keys`).
-5. A key that came after the first catalogs were recorded stands in its class's `ADDED`: it is left out of the canonical
-   form where it has its default, so that a config which does not use it keeps its revision.
+5. A key that came after the first recorded catalogs is in its class's `ADDED`: the canonical form omits it where it has
+   its default, so that a config that does not use it keeps its revision.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Card:
     """An admitted tool definition. `schema` is the canonical JSON text of its input schema; `tokens` counts the
-    definition in OpenAI form with cl100k_base (`counted` is false where it is an estimate from its length).
+    definition in OpenAI form with cl100k_base (`counted` is false where it is estimated from the length).
     `idempotent`: a trusted server says that calling it again with the same arguments changes nothing more."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("idempotent",)
@@ -112,8 +112,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A bundle's instructions (see `core.tools.skills`). `path` is as bundles name it; `tools` are names as written:
-    `server.tool`, or a tool's name alone."""
+    """A bundle's skill: its instructions (see `core.tools.skills`). `path` is as bundles name it; `tools` are names as
+    written: `server.tool`, or a tool's name alone."""
 
     path: str
     name: str
@@ -124,9 +124,9 @@ class Skill:
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything decisions rest on. Build one with `bundle_router.core.config.load`, or by hand in tests.
+    """Everything that decisions rest on. Build one with `bundle_router.core.config.load`, or by hand in tests.
 
-    A value but for `memo`: never changed after it was made, and safe to share between threads.
+    A value except for `memo`: it never changes, and is safe to share between threads.
     """
 
     servers: Mapping[str, Server] = field(default_factory=dict)
@@ -137,9 +137,9 @@ class Catalog:
     local: LocalSettings = field(default_factory=LocalSettings)
     cards: Mapping[str, Card] = field(default_factory=dict)
     skills: Mapping[str, Skill] = field(default_factory=dict)
-    """By path. A skill whose file is not there is not in it."""
+    """The skills by path, those whose file exists."""
     memo: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Look-ups derived from the value above by the functions of this package. Never an input."""
+    """Look-ups that functions of this package derive from the value. Never an input."""
 
     def __post_init__(self) -> None:
         for name in ("servers", "bundles", "cards", "skills"):
@@ -148,7 +148,7 @@ class Catalog:
 
     @cached_property
     def text(self) -> str:
-        """The canonical form (see `to_json`) as it stands with a run: one line."""
+        """The canonical form (see `to_json`) as it is stored with a run: one line."""
         return encode(self.to_json()) + "\n"
 
     @cached_property
@@ -158,30 +158,30 @@ class Catalog:
 
     @cached_property
     def aliases(self) -> Mapping[str, str]:
-        """Old bundle ids and what they are called now."""
+        """The present ids of bundles by their old ids."""
         return {alias: bundle.id for bundle in self.bundles.values() for alias in bundle.aliases}
 
     def id_today(self, id_: str) -> str:
-        """Return what the bundle of that id, or of that old id, is called now; `id_` itself where there is none."""
+        """Return the present id of the bundle with that id or old id; `id_` itself where there is none."""
         return id_ if id_ in self.bundles else self.aliases.get(id_, id_)
 
     def bundle(self, id_: str) -> Bundle | None:
-        """Return the bundle of that id, or of that old id."""
+        """Return the bundle with that id or old id."""
         found = self.bundles.get(id_)
         return found if found is not None else self.bundles.get(self.aliases.get(id_, ""))
 
     @cached_property
     def tool_names(self) -> frozenset[str]:
-        """The canonical names of all tools that are known: those that bundles hold, and those that have a card."""
+        """The canonical names of all known tools: those in bundles, and those with a card."""
         return frozenset(tool for bundle in self.bundles.values() for tool in bundle.tools) | self.cards.keys()
 
     def skill_of(self, bundle: Bundle) -> Skill | None:
-        """Return the instructions that come with the bundle."""
+        """Return the bundle's own skill."""
         return self.skills.get(bundle.skill) if bundle.skill is not None else None
 
     def skills_of(self, bundle: Bundle) -> tuple[tuple[Bundle, Skill], ...]:
-        """Return the instructions that come with the bundle, its own first, then those of the bundles it is composed
-        of; each once, with the bundle that brings it."""
+        """Return the bundle's skills: its own first, then those of the bundles that it is composed of; each once, with
+        the bundle that brings it."""
         if bundle.skill is None and not bundle.bundles:
             return ()
         found: dict[str, tuple[Bundle, Skill]] = {}

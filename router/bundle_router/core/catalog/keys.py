@@ -1,8 +1,8 @@
-"""How a config key is declared: once, at the field of the catalog that holds its value.
+"""Declares a config key once, at the field of the catalog that holds its value.
 
 A field with a `key(...)` may be written in a config file; one without follows from other keys. From these declarations
 `core.config.written_forms` makes what stage 1 accepts, the JSON Schemas for editors, and `config/README.md`. The
-catalog itself never looks at them, so a catalog that an older version recorded is read as it is.
+catalog itself never looks at them, so a catalog that an older version recorded is read unchanged.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SAME: Final = object()
 class Key:
     """What config files may say about one field.
 
-    `written`: its type in TOML, where it is another than the field's. `default`: what an absent key is documented to
-    mean: `SAME` as the field, `None` something that follows from other keys, `...` it must be there. `table`: the inner
-    table it stands in (`requires_env` is `env` in the table `requires`). `bounds`: as pydantic's Field takes them.
+    `written`: its type in TOML, where that differs from the field's. `default`: the documented meaning of an absent
+    key: `SAME` as the field, `None` for one that follows from other keys, `...` for a required key. `table`: the inner
+    table that contains it (`requires_env` is `env` in the table `requires`). `bounds`: arguments of pydantic's Field.
     """
 
     description: str
@@ -45,7 +45,7 @@ def key(
 
 
 def needs_one_of(*keys: str) -> JsonDict:
-    """Return the part of a JSON Schema that says that one of the keys is there."""
+    """Return the part of a JSON Schema that requires one of the keys."""
     return {"anyOf": [{"required": [name]} for name in keys]}
 
 
@@ -71,7 +71,7 @@ def _env_name(value: str) -> str:
 
 
 def without_repetition(value: list[str]) -> list[str]:
-    """Return the list, or raise at the first item that it holds twice."""
+    """Return the list. Raises at the first repeated item."""
     if len(set(value)) == len(value):
         return value
     seen: set[str] = set()

@@ -1,6 +1,6 @@
-"""What router.toml declares: how the router itself behaves.
+"""The declarations of router.toml: how the router itself behaves.
 
-Annotations are values here (no `from __future__`): forms are made of them at each start, and evaluating text costs
+Annotations are values here (no `from __future__`): forms are made from them at each start, and evaluating text costs
 more.
 """
 
@@ -27,13 +27,13 @@ from bundle_router.dataclass import dataclass, replace
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
-"""How a model is held to the answer's shape; the words are instructor's modes."""
+"""How a model is held to the answer's schema, in instructor's words."""
 CalibrationFeature = Literal[
     "strength", "known", "coverage", "margin", "entropy", "agreement", "remembered", "relevance", "likeness"
 ]  # fmt: skip
 
 MIN_LABELS: Final = 300
-"""Labels that a calibration takes: fewer say too little about the rare wrong ones."""
+"""Labels that a calibration needs: fewer say too little about the rare wrong answers."""
 
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
@@ -61,8 +61,8 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted on `labels` labelled steps: how likely the best-ranked bundle is the right one, as a logistic
-    function of the named features of a ranking's evidence. `version` stands in every decision that rests on it."""
+    """The probability that the best-ranked bundle is right, as a logistic function of the named features of a ranking's
+    evidence, fitted on `labels` labelled steps. Every decision that rests on it has its `version`."""
 
     version: Annotated[str, key("What records call it.", Word)]
     labels: Annotated[
@@ -94,7 +94,7 @@ class EmbeddingSettings:
 
     @property
     def env_names(self) -> frozenset[str]:
-        """Variables whose values are keys of the model."""
+        """Environment variables that hold the model's keys."""
         if self.model is None:
             return frozenset()
         return frozenset({_key_name(self.model)} | ({self.key_env} if self.key_env else set()))
@@ -146,8 +146,8 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model with everything that is set for it. `key_env` names the variable that holds its key (None: the one its
-    provider is known by); `base_url` is where it is reached (None: its provider's own address)."""
+    """One model with its settings. `key_env` names the variable that holds its key (None: its provider's usual one);
+    `base_url` is its address (None: its provider's)."""
 
     name: str
     mode: AnswerMode = "json_schema"
@@ -159,7 +159,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What one model has of its own; None: as `[model]` says for all."""
+    """One model's own settings; None: as `[model]` says for all."""
 
     name: str
     mode: Annotated[AnswerMode | None, key("As [model] mode, for this model.")] = None
@@ -171,7 +171,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The models that may be asked. What is not in `options` holds for every one of them."""
+    """The models that may be asked. A key that is not in `options` applies to all of them."""
 
     names: Annotated[
         tuple[str, ...],
@@ -198,14 +198,14 @@ class ModelSettings:
 
     @property
     def choices(self) -> tuple[ModelChoice, ...]:
-        """The models in order, each with what holds for it."""
+        """The models in order, each with its settings."""
         own = {one.name: {k: v for k, v in asdict(one).items() if v is not None} for one in self.options}
         shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
         return tuple(replace(shared, **{"name": name, **own.get(name, {})}) for name in self.names)
 
     @property
     def env_names(self) -> frozenset[str]:
-        """Variables whose values are keys of these models: those named, and those the providers are known by."""
+        """Environment variables that hold these models' keys: the named ones, and the providers' usual ones."""
         named = {choice.key_env for choice in self.choices if choice.key_env}
         return frozenset(named | {_key_name(choice.name) for choice in self.choices})
 

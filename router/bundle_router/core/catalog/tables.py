@@ -1,9 +1,9 @@
-"""What servers.toml, bundles.toml, routes.toml and policy.toml declare: servers, bundles, routes, policies.
+"""The declarations of servers.toml, bundles.toml, routes.toml and policy.toml: servers, bundles, routes, policies.
 
-Each value is the table as written, resolved: lists are tuples, tables of strings are sorted pairs. Fields without a
-`key(...)` follow from the others (see `core.config`).
+Each value is its table, resolved: lists are tuples, tables of strings are sorted pairs. Fields without a `key(...)`
+follow from the others (see `core.config`).
 
-Annotations are values here (no `from __future__`): forms are made of them at each start, and evaluating text costs
+Annotations are values here (no `from __future__`): forms are made from them at each start, and evaluating text costs
 more.
 """
 
@@ -34,7 +34,7 @@ from bundle_router.dataclass import dataclass, field
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
 Feature = Literal["resources", "prompts", "completion", "results", "logging", "input"]
-"""What a trusted server's own may be passed on to agents, besides its tools (see `bundle_router.engine.relay`)."""
+"""What a trusted server may pass on to agents besides its tools (see `bundle_router.engine.relay`)."""
 _Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
 _Text = Annotated[str, Field(max_length=4096)]
 
@@ -169,13 +169,13 @@ class Server:
         ),
     ] = True
     env_names: tuple[str, ...] = ()
-    """Environment variables its headers and env refer to; their values are secrets and are redacted everywhere."""
+    """Environment variables that the headers and env refer to; their values are secrets and are redacted everywhere."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("era", "idempotent", "shared")
 
     @property
     def traits(self) -> TransportTraits:
-        """What is particular to the transport it is reached by."""
+        """The traits of its transport."""
         return TRANSPORTS[self.transport]
 
 
@@ -254,7 +254,7 @@ class Bundle:
     aliases: Annotated[tuple[str, ...], key("Ids it had before.", BundleIds)] = ()
     enabled: Annotated[bool, key("false takes it out of use without deleting the entry.")] = True
     trust: Trust = "trusted"
-    """The lowest trust of the servers its tools live on."""
+    """The lowest trust of the servers of its tools."""
 
 
 @dataclass(frozen=True, slots=True)

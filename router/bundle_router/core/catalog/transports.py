@@ -1,7 +1,7 @@
-"""How servers are reached: one row a transport. What is particular to one is asked of its row, and nowhere by its name.
+"""The transports that reach servers, one row each. Code asks a transport's row for its traits, never for its name.
 
-A new transport is a row here, and in `bundle_router.adapters.mcp.wires` what opens a connection over it. A key of its
-own that says which server is reached belongs to `core.tools.pins.Origin`, too: else a pin holds for another server.
+A new transport is a row here, and a function in `bundle_router.adapters.mcp.wires` that opens its connection. A key of
+its own that identifies the server also belongs to `core.tools.pins.Origin`: else a pin would hold for another server.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ Transport = Literal["streamable-http", "stdio", "sse", "local"]
 
 @dataclass(frozen=True, slots=True)
 class TransportTraits:
-    """What is particular to a transport.
+    """The traits of a transport.
 
-    `takes` are the keys of a server's entry that belong to it, the first of which it `needs`; `speaks_http` and
-    `starts_process` say what is behind it; `here` whether that has this machine's files; `legacy` whether MCP has given
-    it up. `list_lifetime_s` is how long a list of tools holds where nothing says otherwise.
+    `takes` are the keys of a server's entry that belong to it; it `needs` the first. `speaks_http` and `starts_process`
+    say what is behind it; `here` whether that can read this machine's files; `legacy` whether MCP has dropped it.
+    `list_lifetime_s` is how long a list of tools holds unless the server says otherwise.
     """
 
     takes: tuple[str, ...] = ()
@@ -47,6 +47,6 @@ TRANSPORTS: Final[Mapping[Transport, TransportTraits]] = {
     "stdio": TransportTraits(_STDIO_KEYS, starts_process=True, here=True, list_lifetime_s=60.0),
     "local": TransportTraits(here=True),
 }
-"""One row a transport, those of a kind together."""
+"""The transports, those of a kind together."""
 TRANSPORT_KEYS: Final = tuple(dict.fromkeys(key for traits in TRANSPORTS.values() for key in traits.takes))
-"""Every key that fits some transports only."""
+"""Every key that only some transports have."""

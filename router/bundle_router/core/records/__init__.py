@@ -1,1 +1,1 @@
-"""What a run's files hold: the chain of lines, the header, decisions and calls as JSON, and a decision taken again."""
+"""The contents of a run's files: the chain of lines, the header, decisions and calls as JSON, and replay."""

@@ -1,6 +1,6 @@
-"""The records of `tool-calls.jsonl` as values, their JSON, and back: calls, and requests that were passed on.
+"""The records of `tool-calls.jsonl` as values and as JSON: calls, and requests that were passed on.
 
-Rules: those of `decision_record`. `read_record` gives the value of any record of a run.
+The rules are those of `decision_record`. `read_record` returns the value of any record of a run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CALL_SCHEMA: Final = "bundle-router.call/1"
 _ENDING: Final = ("outcome", "code", "result")
 
 JoinedTool = tuple[str, str]
-"""A tool that joined the array, after the bundle it was asked for in the name of."""
+"""A tool that joined the array, after the bundle that it was asked for through."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedSize:
-    """How a result was shortened: its bytes before and after, by which rule, and what was noticed about it."""
+    """How a result was shortened: its bytes before and after, the rule, and observations about it."""
 
     original_bytes: int
     kept_bytes: int
@@ -40,7 +40,7 @@ class ShapedSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallLine:
-    """What every record of a call says. `seq` is -1 until it is written."""
+    """The fields of every record of a call. `seq` is -1 until it is written."""
 
     type: ClassVar[str]
 
@@ -73,8 +73,8 @@ class _CallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolCall(_CallLine):
-    """What both records of a tool call say. `via` is the meta-tool it came through; `key` and `branch` are empty where
-    the engine gave none; `attempt` counts from 1."""
+    """The fields of both records of a tool call. `via` is the meta-tool it came through; `key` and `branch` are empty
+    where the engine gave none; `attempt` counts from 1."""
 
     tool: str
     bundle: str = ""
@@ -107,8 +107,8 @@ class _ToolCall(_CallLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(_ToolCall):
-    """A call that passed every check and is about to be made. Where it has a key: `writer` is the token of the process
-    that makes it, `arguments_digest` that of the arguments as they came, keyed with the run's nonce."""
+    """A call that passed every check and is about to be made. With a key, `writer` is the token of the process that
+    makes it, and `arguments_digest` is of the raw arguments, keyed with the run's nonce."""
 
     type: ClassVar[str] = "call.started"
 
@@ -116,7 +116,7 @@ class CallStarted(_ToolCall):
     arguments_digest: str = ""
 
     def to_json(self) -> Json:
-        """Return the record as it is written, without what the chain adds."""
+        """Return the record as JSON, without the chain's fields."""
         record = self._call()
         if self.writer or self.arguments_digest:
             later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
@@ -125,15 +125,15 @@ class CallStarted(_ToolCall):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
-        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        """Return the record of a line. Raises KeyError or TypeError for another line."""
         more: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
         return cls(**cls._call_from(record), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished(_ToolCall):
-    """The end of a call, or a call that was refused. `spent` is what the step's calls have come to; `cached_from` names
-    the call whose result was used again."""
+    """The end of a call, or a refused call. `spent` are the totals of the step's calls; `cached_from` names the call
+    whose result was reused."""
 
     type: ClassVar[str] = "call.finished"
 
@@ -150,11 +150,11 @@ class CallFinished(_ToolCall):
 
     @property
     def original_bytes(self) -> int:
-        """The bytes of the result as it came; 0 where that was not written."""
+        """The bytes of the unshaped result; 0 where that was not recorded."""
         return self.shaped.original_bytes if self.shaped is not None else 0
 
     def to_json(self) -> Json:
-        """Return the record as it is written, without what the chain adds."""
+        """Return the record as JSON, without the chain's fields."""
         record = self._call()
         record |= {
             "outcome": self.outcome, "code": self.code, "result": self.result, "elapsed_ms": self.elapsed_ms,
@@ -168,7 +168,7 @@ class CallFinished(_ToolCall):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CallFinished:
-        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        """Return the record of a line. Raises KeyError or TypeError for another line."""
         shaped = record.get("shaped")
         return cls(
             **cls._call_from(record),
@@ -182,7 +182,7 @@ class CallFinished(_ToolCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPassed(_CallLine):
-    """A request for a resource, a prompt or a completion that was passed on to a server, and what came of it."""
+    """A request for a resource, a prompt or a completion that was passed on to a server, and its outcome."""
 
     type: ClassVar[str] = "request.passed"
 
@@ -200,7 +200,7 @@ class RequestPassed(_CallLine):
         return f"{self.server}.{self.method}"
 
     def to_json(self) -> Json:
-        """Return the record as it is written, without what the chain adds."""
+        """Return the record as JSON, without the chain's fields."""
         record = {
             **self._line(),
             "method": self.method,
@@ -213,14 +213,14 @@ class RequestPassed(_CallLine):
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
-        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        """Return the record of a line. Raises KeyError or TypeError for another line."""
         more = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
         return cls(**cls._line_from(record), **_ending_fields(record), **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubRunOpened:
-    """A run that began below this one, which is the root of their tree: what it spends counts for the tree."""
+    """A run that began below this one, which is the root of their tree: its calls count for the tree."""
 
     type: ClassVar[str] = "sub_run.opened"
 
@@ -230,19 +230,19 @@ class SubRunOpened:
     seq: int = -1
 
     def to_json(self) -> Json:
-        """Return the record as it is written, without what the chain adds."""
+        """Return the record as JSON, without the chain's fields."""
         line = {"schema": CALL_SCHEMA, "type": self.type, "time": self.time}
         return {**line, "run_id": self.run_id, "sub_run_id": self.sub_run_id}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> SubRunOpened:
-        """Return the record of a line. Raises KeyError or TypeError for what is not one."""
+        """Return the record of a line. Raises KeyError or TypeError for another line."""
         line = {name: record[name] for name in ("run_id", "sub_run_id")}
         return cls(**line, time=record.get("time", ""), seq=record.get("seq", -1))
 
 
 def _ending_fields(record: Mapping[str, Any]) -> Json:
-    """Return what the end of a call and of a request have in common."""
+    """Return the fields that the ends of calls and of requests share."""
     row = record.get("spent")
     return {
         **{name: record[name] for name in _ENDING},
@@ -263,7 +263,7 @@ _KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | Re
 def read_record(record: Mapping[str, Any]) -> Record | None:
     """Return the value of a line; None for a type that this version does not know.
 
-    Raises KeyError, TypeError or ValueError for a line that is not what its type says.
+    Raises KeyError, TypeError or ValueError for a line that does not fit its type.
     """
     kind = _KINDS.get(record.get("type", ""))
     return kind.from_json(record) if kind is not None else None

@@ -1,16 +1,16 @@
 """The hash chain of a run: how a record becomes a line, and how lines are checked.
 
 Rules:
-1. One record is one line of ASCII JSON ending in `\\n`; a raw line break never stands inside one.
-2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is taken over the
-   bytes of `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
-3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, whichever file it is in.
-   Record 0 follows `genesis(run_id)`, so that the records of one run can't stand in for another's.
-4. The first record holds the digest of what `run.json` stated when the run was opened (see `run_header`).
-5. None of these has a key. They find accidents and careless hands; whoever can rewrite the whole run, can forge it.
+1. One record is one line of ASCII JSON that ends in `\n`; it has no other line break.
+2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is of the bytes of
+   `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
+3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, in either file. Record 0
+   follows `genesis(run_id)`, so that records of one run can't replace another's.
+4. The first record has the digest of the header (`run.json`) as it was when the run began (see `run_header`).
+5. None of these has a key. They find accidents and careless edits; whoever can rewrite the whole run can forge it.
 
-Where the end of a run can't be known from the lines alone (a cut-off tail leaves a shorter, valid chain), `Head`
-from a closed run's `run.json` settles it.
+The lines alone don't show a cut-off tail, which leaves a shorter valid chain. For a closed run, the `Head` in its
+`run.json` does.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _SUFFIX: Final = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}\Z')
 _LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z')
 _LINK_BYTES: Final = 256
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
-"""Fields of records whose values no caller chooses, in one of the forms of `_OWN_VALUE`."""
+"""Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
 _NUMBERS: Final = (int, float, bool)
 OWN_OBJECTS: Final = ("shaped", "spent")
-"""Counts, and words of the router's own."""
+"""Objects of records that hold counts and the router's own words."""
 _OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-"""They hold no secret, and the redactor's automaton grows with every digest that it has not seen."""
+"""These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
 _OWN_FIELD: Final = re.compile(rf'"(?:{"|".join(OWN_FIELDS)})":"(?:{_OWN_VALUE.pattern})"')
 _SUFFIX_BYTES: Final = len(',"hash":"sha256:') + 64 + len('"}')
 
 Read = Callable[[int, int], bytes]
-"""`read(offset, length)`: bytes of a file, as `os.pread` gives them."""
+"""`read(offset, length)` returns bytes of a file, as `os.pread` does."""
 
 
 class BadLine(ValueError):
@@ -55,13 +55,13 @@ class BadLine(ValueError):
 
 
 Record = Mapping[str, Any]
-"""A record of a run as it was read, with its `seq`, `prev` and `hash`."""
+"""A record as it was read, with its `seq`, `prev` and `hash`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairedTail:
-    """A torn end (a record that was never acknowledged) that was cut off `file` when a run was opened: `bytes` of it,
-    kept in `saved` beside it."""
+    """A torn end (a record that was never acknowledged) of `bytes` bytes, which was cut off `file` when a run was
+    opened and saved in `saved` beside it."""
 
     file: str
     saved: str
@@ -70,8 +70,9 @@ class RepairedTail:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append came to. `news` are records of others that stand before the own one and that the caller was not
-    given yet. `seq` and `hash` are the own record's; `seq` is None where nothing was written, as the run had moved."""
+    """The outcome of an append. `news` are records of other processes that came before the new one and were not
+    returned yet. `seq` and `hash` are the new record's; `seq` is None where nothing was written, because other
+    processes appended first."""
 
     news: tuple[Record, ...]
     seq: int | None
@@ -80,7 +81,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Somebody else who has a run open: the pid where it is a process of this machine (else 0), and words for it."""
+    """Another process that has a run open: its pid on this machine (else 0), and words for it."""
 
     pid: int
     name: str
@@ -98,7 +99,7 @@ class SealedLine:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a line stands in the chain. The line was checked against its own hash, and not parsed."""
+    """A line's place in the chain. The line was checked against its own hash, and not parsed."""
 
     seq: int
     prev: str
@@ -108,7 +109,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of a closed run: how many records it holds, and the hash of the last (the genesis when there is none)."""
+    """The end of a closed run: its number of records, and the hash of the last (the genesis when there is none)."""
 
     count: int
     hash: str
@@ -116,7 +117,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The first record of a run that is not as it was written. `line` starts at 1; 0 where the record is nowhere."""
+    """The first record of a run that was damaged or changed. `line` starts at 1; 0 where the record is nowhere."""
 
     kind: BreakKind
     seq: int
@@ -127,7 +128,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class ChainCheck:
-    """What a walk along the chain found: `count` records are good, the last of them has `hash`."""
+    """The result of checking a chain: `count` records are good, the last of them has `hash`."""
 
     count: int
     hash: str
@@ -135,15 +136,15 @@ class ChainCheck:
 
 
 def genesis(run_id: str) -> str:
-    """Return what the first record of a run has as `prev`."""
+    """Return the `prev` of a run's first record."""
     return digest(f"bundle-router.run/1\n{run_id}")
 
 
 def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
     """Return the line of a record, newline included, and its hash.
 
-    Raises ValueError when the record is empty, carries the chain's own fields, holds NaN or is larger than `MAX_LINE`;
-    TypeError when it holds something that is not JSON.
+    Raises ValueError for a record that is empty, has the chain's own fields, holds NaN or is larger than `MAX_LINE`;
+    TypeError for one that is not JSON.
     """
     return seal_text(encode_record(record), seq, prev)
 
@@ -162,9 +163,9 @@ class _Redactor(Protocol):
 
 
 def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
-    """Return `encode_record` of the record without secrets. What the engine redacted is clean; this is for what it
-    missed, so the common case is one look at the whole text; where that is not sure, value by value. Digests and times
-    that the router itself made are not looked at (`_OWN_VALUE`). Raises as `seal` does."""
+    """Return what `encode_record` does, with the record redacted. The engine has redacted most of it, so the whole text
+    is checked once; only where that finds something suspicious, value by value. Digests and times that the router
+    itself made are not checked (`_OWN_VALUE`). Raises as `seal` does."""
     text = encode_record(record)
     if redactor is None:
         return text
@@ -178,8 +179,8 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
 
 
 def _texts_of(record: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a record that holds nothing but texts and numbers, and what the router made itself: as they
-    are, since a quote that JSON escapes would have them all looked at one by one. Empty for another record."""
+    """Return the texts of a record that holds only texts, numbers and the router's own values, unescaped: a quote that
+    JSON escapes would have all of them checked one by one. Empty for another record."""
     texts: list[str] = []
     for name, value in record.items():
         if type(value) is str:
@@ -191,12 +192,12 @@ def _texts_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def with_opening(text: str, opening: str) -> str:
-    """Return the text of a run's first record with the digest of the run's opening (see `run_header`)."""
+    """Return the text of a run's first record with the digest of the run's header (see `run_header`)."""
     return f'{text[:-1]},"run_json":"{opening}"}}'
 
 
 def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
-    """`seal` for a record that `encode_record` gave. Every decision passes here: one sha256 and two copies."""
+    """Seal the text that `encode_record` returned. Every decision passes here: one sha256 and two copies."""
     open_body = f'{text[:-1]},"seq":{seq},"prev":"{prev}"'.encode("ascii")
     if len(open_body) > MAX_LINE - _SUFFIX_BYTES - 1:
         raise ValueError(f"a record of {len(open_body)} bytes is over the {MAX_LINE} a line may have")
@@ -205,7 +206,7 @@ def seal_text(text: str, seq: int, prev: str) -> tuple[bytes, str]:
 
 
 def unseal(line: bytes) -> SealedLine:
-    """Return the record of one line (with or without its newline), checked against its hash. Raises BadLine."""
+    """Return the record of a line (with or without its newline), checked against its hash. Raises BadLine."""
     line = line.removesuffix(b"\n")
     found = _SUFFIX.match(line, max(0, len(line) - _SUFFIX_BYTES))
     if found is None:
@@ -221,7 +222,7 @@ def unseal(line: bytes) -> SealedLine:
 
 
 def link(line: bytes) -> Link:
-    """As `unseal`, at a part of the price: `seal_text` puts `seq` and `prev` last, where no JSON has to be read."""
+    """Do as `unseal` does, without parsing JSON: `seal_text` puts `seq` and `prev` last."""
     found = _LINK.search(line, max(0, len(line) - _LINK_BYTES))
     if found is None or digest(line[: found.start(3)] + b"}") != found[4].decode("ascii"):
         checked = unseal(line)
@@ -230,8 +231,7 @@ def link(line: bytes) -> Link:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """Return the record of one line, its hash not checked. Raises BadLine unless it is a JSON object with a whole
-    `seq`."""
+    """Return a line's record without checking its hash. Raises BadLine unless it is a JSON object with a `seq`."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -248,7 +248,7 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def boundary(read: Read, size: int, *, block: int = 65_536) -> int:
-    """Return the offset just behind the last newline of a file of `size` bytes: what follows is a torn line."""
+    """Return the offset after the last newline of a file of `size` bytes: any bytes behind it are a torn line."""
     end = size
     while end > 0:
         start = max(0, end - block)
@@ -268,8 +268,7 @@ def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator
 
 
 def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[bytes]:
-    """Yield the complete lines of a file, last first, from `end` (a `boundary`); read block by block as they are
-    taken."""
+    """Yield the complete lines of a file, last first, from `end` (a `boundary`), reading a block when it is needed."""
     while end > 0:
         start, data = _block_with_a_line(read, end, block)
         first = 0 if start == 0 else data.index(b"\n") + 1
@@ -278,7 +277,7 @@ def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[byt
 
 
 def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
-    """Return the bytes before `end`, enough of them to hold the whole last line and the newline before it."""
+    """Return enough bytes before `end` to hold the whole last line and the newline before it."""
     while True:
         start = max(0, end - block)
         data = read(start, end - start)
@@ -293,7 +292,7 @@ def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
 
 
 class _Cursor:
-    """The next line of one file: its number, where it stands (`at`), or why it is nothing (`fault`)."""
+    """The next line of one file: its number, its link in the chain (`at`), or its `fault`."""
 
     def __init__(self, file: str, lines: Iterable[bytes]) -> None:
         self.file = file
@@ -325,11 +324,11 @@ class _Cursor:
 def check(
     files: Mapping[str, Iterable[bytes]], run_id: str, head: Head | None, least: Head | None = None
 ) -> ChainCheck:
-    """Walk the complete lines of a run's files along the chain, in memory for one line of each, to the first break.
+    """Check the complete lines of a run's files along the chain up to the first break, with one line of each in memory.
 
-    `head` is None for a run that was not closed: then a cut-off end, and a last record that was rewritten together
-    with its hash, can't be told from an honest end. `least` is a head that was kept elsewhere: the run held at least
-    these records, and may have gone on.
+    `head` is None for a run that was not closed: a cut-off end, or a last record that was rewritten with its hash, then
+    looks like an honest end. `least` is a head that was kept elsewhere: the run had at least these records, and may
+    have more.
     """
     cursors = [_Cursor(name, lines) for name, lines in files.items()]
     seq, prev = 0, genesis(run_id)
@@ -357,7 +356,7 @@ def check(
 
 
 def _explain(cursors: list[_Cursor], seq: int) -> Break:
-    """Return why no file offers record `seq` although there are lines left."""
+    """Return why no file has record `seq` next although lines are left."""
     for cursor in cursors:
         if cursor.fault:
             return cursor.break_at("changed", seq, cursor.fault)
@@ -375,7 +374,7 @@ def _explain(cursors: list[_Cursor], seq: int) -> Break:
 
 
 def _compare(count: int, hash_: str, head: Head | None) -> Break | None:
-    """Return what the end of the chain says against the end that was written when the run was closed."""
+    """Return how the chain's end differs from the end that was written when the run was closed."""
     if head is None or (count, hash_) == (head.count, head.hash):
         return None
     if count < head.count:

@@ -1,9 +1,9 @@
-"""The decision record: a line of `routing.jsonl` as a value, its JSON, and back.
+"""The decision record: a line of `routing.jsonl` as a value and as JSON.
 
 Rules:
 1. No object is keyed by data: lists of `{id, …}` throughout, so that columns stay columns for every reader.
-2. The record holds all that is needed to take the decision again: step, facts, activation before, and the reply.
-3. Readers ignore fields they do not know. Fields are added, never renamed; one that came after the first layout is
+2. The record holds everything that a replay needs: step, facts, activation before, and the reply.
+3. Readers ignore fields that they do not know. Fields are added, never renamed; one that came after the first layout is
    written only where it holds something, so that every line ever written has one JSON.
 """
 
@@ -40,7 +40,7 @@ DECISION_SCHEMA: Final = "bundle-router.decision/1"
 
 Json = dict[str, Any]
 BudgetKey = tuple[str, str, str, str, str]
-"""What a budget belongs to: branch, workflow, role, step and key."""
+"""The address of a budget: branch, workflow, role, step and key."""
 V = TypeVar("V")
 
 _STEP_FIELDS: Final = (
@@ -51,15 +51,16 @@ _IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
 _OUTCOME: Final = ("source", "degraded", "justification", "route")
 _ANSWERED: Final = ("source", "reason", "justification")
 _PENDING: Final = "it is still being asked for its tools"
-"""What the reason says of a pending server in the records that do not name it: those are as degraded as they say."""
+"""How reasons begin that concern a pending server, in records that do not name it: those are as degraded as they say.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One `route.decided`: the decision (with the ids it was recorded under) and all that it was computed from.
+    """One `route.decided`: the decision (with the ids it was recorded under) and everything that it was computed from.
 
     `key`, `branch` and `parent_decision_id` are empty where the engine gave none; `root` is the workspace where that
-    is not the one that the run began in.
+    differs from the one that the run began in.
     """
 
     type: ClassVar[str] = "route.decided"
@@ -77,10 +78,10 @@ class DecisionRecord:
     root: str = ""
     fixed_list: bool = False
     encoded_step: Any = field(default=None, repr=False, compare=False)
-    """`step` as it is written, where that was made for the digest already."""
+    """`step` as JSON, where the digest needed that already."""
 
     def to_json(self) -> Json:
-        """Return the record as it is written, without what the chain adds."""
+        """Return the record as JSON, without the chain's fields."""
         decision = self.decision
         record = {
             "schema": DECISION_SCHEMA,
@@ -101,7 +102,7 @@ class DecisionRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> DecisionRecord:
-        """Return the decision record of a line. Raises KeyError, TypeError or ValueError for what is not one."""
+        """Return the decision record of a line. Raises KeyError, TypeError or ValueError for another line."""
         return cls(
             decision=decision_from(record),
             step=step_from(record),
@@ -117,8 +118,8 @@ class DecisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """What of each decision of a run is needed to know where the run stands. The rest is made of `line` when it is
-    asked for: most decisions are only passed over, and the value of one is large."""
+    """The parts of a decision that the fold of a run needs. The rest is made from `line` on demand: most decisions are
+    only passed over, and the value of one is large."""
 
     seq: int
     decision_id: str
@@ -129,7 +130,7 @@ class DecisionLine:
 
     @classmethod
     def of(cls, record: DecisionRecord) -> DecisionLine:
-        """Return it of a record that is at hand, so that there is no line to read."""
+        """Return the parts of a record that exists as a value, without a line to parse."""
         decision, step = record.decision, record.step
         address = (record.branch, step.workflow, step.role, step.step, record.key)
         recent = RecentStep(step.role, step.step, step.goal, tuple(decision.bundle_ids))
@@ -137,7 +138,7 @@ class DecisionLine:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
-        """Return what a line says. Raises KeyError or TypeError for what is not one of a decision."""
+        """Return the parts of a line. Raises KeyError or TypeError for a line that is no decision."""
         step = line["step"]
         address = (line.get("branch") or "", step["workflow"], step["role"], step["step"], line.get("key") or "")
         recent = RecentStep(*address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"]))
@@ -147,14 +148,14 @@ class DecisionLine:
         return DecisionRecord.from_json(self.line)
 
     def activation(self) -> Activation:
-        """Return what the decision left active."""
+        """Return the activation that the decision left."""
         return activation_from(self.line["activation"]["after"])
 
 
 def decided_inputs_digest(
     catalog_revision: str, step: Json, facts: Facts, before: Activation, reply: Reply | None
 ) -> str:
-    """Return the digest of everything the decision was computed from. Equal digests: equal decisions."""
+    """Return the digest of everything the decision was computed from. Equal digests mean equal decisions."""
     return input_digest(catalog_revision, step, encoded_facts(facts), activation_json(before), reply_json(reply))
 
 
@@ -172,7 +173,7 @@ def _flat_json(value: Any) -> Json:
 
 
 def _flat_from(kind: Callable[..., V], row: Mapping[str, Any]) -> V:
-    """Return the dataclass of plain values that a row holds. Fields it does not know are passed over."""
+    """Return the dataclass of plain values of a row. Unknown fields are ignored."""
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]  # of a dataclass with slots
     return kind(**{name: row[name] for name in names if name in row})
 
@@ -194,7 +195,7 @@ def _policy_from(row: Mapping[str, Any] | None) -> StepPolicy | None:
 
 
 def step_json(step: Step) -> Json:
-    """Return the step as recorded: every field, labels as a list. The run's id and the principal stand beside it."""
+    """Return the step as recorded: every field, labels as a list. The run's id and the principal are beside it."""
     return {
         **{name: getattr(step, name) for name in _STEP_FIELDS},
         "policy": policy_json(step.policy),
@@ -203,7 +204,7 @@ def step_json(step: Step) -> Json:
 
 
 def step_from(record: Mapping[str, Any]) -> Step:
-    """Return the step a record was decided on. Raises pydantic's ValidationError, KeyError or TypeError."""
+    """Return the step that a record was decided on. Raises pydantic's ValidationError, KeyError or TypeError."""
     row = record["step"]
     values = {name: row[name] for name in _STEP_FIELDS if name in row}
     values |= {"run_id": record["run_id"], "principal": record.get("principal", "")}
@@ -223,7 +224,7 @@ def facts_json(facts: Facts) -> Json:
 
 
 def encoded_facts(facts: Facts) -> EncodedObject:
-    """Return the facts as recorded, with their text: made once for the many decisions that rest on the same facts."""
+    """Return the facts as recorded, with their text: computed once for the many decisions on equal facts."""
     found = facts.memo.get("encoded")
     if not isinstance(found, EncodedObject):
         found = facts.memo["encoded"] = EncodedObject(facts_json(facts))
@@ -247,7 +248,7 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
 
 @lru_cache(256)
 def activation_json(activation: Activation) -> list[Json]:
-    """Return the set as recorded, with its text: it is written for two decisions, and digested."""
+    """Return the activation as recorded, with its text: two decisions write it, and a digest needs it."""
     return EncodedRows(
         [
             {  # spelled out: a set of a dozen bundles is written three times with every decision
@@ -276,9 +277,9 @@ def activation_from(rows: list[Mapping[str, Any]]) -> Activation:
 
 
 def reply_json(reply: Reply | None) -> Json | None:
-    """Return what became of the question, or null when none was put. `heard` is `answered`, `failed` or `nobody`.
+    """Return the outcome of the question, or null when none was asked. `heard` is `answered`, `failed` or `nobody`.
 
-    `answered` with a `failure`: a model failed, and search stands in for it.
+    `answered` with a `failure`: a model failed, and search replaced it.
     """
     if reply is None:
         return None
@@ -315,7 +316,7 @@ def reply_from(record: Mapping[str, Any]) -> Reply | None:
 
 
 def search_json(search: SearchUse | None) -> Json | None:
-    """Return what search found, without the ranking: that is `candidates`."""
+    """Return what search found, without the ranking, which is in `candidates`."""
     if search is None:
         return None
     value = {**_flat_json(search), "evidence": _flat_json(search.evidence)}
@@ -349,7 +350,7 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 
 
 def _row_json(row: Chosen | LeftOut) -> Json:
-    """Return a row without what came after the first layout, where it has none of it."""
+    """Return a row without the empty fields that came after the first layout."""
     value = _flat_json(row)
     for later in ("mode", "tool"):
         if value.get(later, "") is None:
@@ -358,7 +359,7 @@ def _row_json(row: Chosen | LeftOut) -> Json:
 
 
 def outcome_json(decision: Decision) -> Json:
-    """Return what was decided: the part of the record that a replay has to reproduce byte for byte."""
+    """Return the decided part of the record, which a replay has to reproduce byte for byte."""
     return {
         **{name: getattr(decision, name) for name in _OUTCOME},
         "bundles": [_row_json(chosen) for chosen in decision.bundles],
@@ -378,7 +379,7 @@ def _sets_json(decision: Decision) -> EncodedObject:
 
 
 def decision_from(record: Mapping[str, Any]) -> Decision:
-    """Return the decision a record tells of."""
+    """Return the decision in a record."""
     return Decision(
         bundles=tuple(_flat_from(Chosen, row) for row in record["bundles"]),
         left_out=tuple(_flat_from(LeftOut, row) for row in record["left_out"]),

@@ -1,13 +1,13 @@
-"""Where a run stands: the fold over its records, the same for whoever reads them.
+"""The state of a run: the fold over its records, the same for every reader.
 
 Rules:
-1. Everything here follows from the records, in their order. What a process knows besides is not in it.
+1. The state follows from the records alone, in their order. Nothing else that a process knows is in it.
 2. A run has branches; a decision belongs to one (`""`: the default one) and is open until its branch decides again. A
-   call belongs to the branch of the decision it names, and moves that branch's activation alone.
-3. What calls have spent belongs to an address (branch, workflow, role, step, key): routing it again does not give it
-   back. What was refused for want of budget, and names that were only asked for, count for nothing.
-4. A key is bound by the decision that carries it, or by the call that began with it. A refused call binds none.
-5. Everything is read as the value of its record. That of a decision, the largest, is made when it is asked for.
+   call belongs to the branch of the decision that it names, and changes that branch's activation alone.
+3. The totals of calls belong to an address (branch, workflow, role, step, key): routing it again does not reset them.
+   Calls that a budget refused, and names that were only asked for, do not count.
+4. A key is bound by the decision that has it, or by the call that began with it. A refused call binds none.
+5. Records are read as values. The value of a decision, the largest, is made on demand.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from bundle_router.dataclass import dataclass, field, replace
 DEFAULT_BRANCH: Final = ""
 MANY_EFFECTS: Final = 256  # calls after which an activation is worked out, whether or not it is asked for
 NOT_COUNTED: Final = frozenset(("search_tools", "get_tool_details", "missed"))
-"""What a refusal came through (`via`) where it stands for a name that was only asked for."""
+"""The `via` of refusals that mean a name that was only asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedCall:
-    """The last attempt at a call that was given a key. `started` and `finished` are the `seq` of its records; the
-    second is None while it has no end."""
+    """The last attempt at a call with a key. `started` and `finished` are the `seq` of its records; `finished` is None
+    while it has no end."""
 
     started: int
     call_id: str
@@ -55,7 +55,7 @@ class KeyedCall:
 
 @dataclass(slots=True)
 class _Branch:
-    """One branch of a run. `decided` is made of `line` when it is asked for; `calls` are not in `activation` yet."""
+    """One branch of a run. `decided` is made from `line` on demand; `calls` are not in `activation` yet."""
 
     recent: deque[RecentStep]
     line: DecisionLine | None = None
@@ -78,16 +78,16 @@ class RunFold:
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
         self.principals: frozenset[str] = frozenset()
-        """Whom steps of the run were taken for."""
+        """The principals of the run's steps."""
         self.run_spent = Totals()
-        """What all calls of the run have come to."""
+        """The totals of all calls of the run."""
         self.sub_runs: tuple[str, ...] = ()
-        """The runs below this one, where it is the root of a tree whose budget is bounded."""
+        """The runs below this one, where it is the root of a tree with a budget."""
 
     # --- records ---------------------------------------------------------------------------------------------------
 
     def take_all(self, lines: Iterable[Mapping[str, Any]]) -> bool:
-        """Take in the lines that follow; whether there were any. One of a type that is not known changes nothing."""
+        """Take in the lines that follow. Return whether there were any. A line of an unknown type changes nothing."""
         any_came = False
         for line in lines:
             any_came = True
@@ -99,8 +99,8 @@ class RunFold:
         return any_came
 
     def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
-        """Take in the record that follows, written at `seq`. `spent` is what `spent_after` said of it, where nothing
-        came in between."""
+        """Take in the record that follows, written at `seq`. `spent` is the result of `spent_after` for it, where no
+        record came in between."""
         match record:
             case DecisionRecord():
                 branch = self._take_decision(DecisionLine.of(record))
@@ -151,7 +151,7 @@ class RunFold:
             self._count(record, began=not began, spent=spent)
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
-        """Keep what a call does to its branch's activation: it is worked out when that is asked for."""
+        """Keep a call's effect on its branch's activation, which is computed on demand."""
         branch_name = self.branch_of(decision_id) or DEFAULT_BRANCH
         branch = self._branches.get(branch_name)
         if branch is not None:
@@ -166,7 +166,7 @@ class RunFold:
         self.run_spent = budgets.count_start(self.run_spent)
 
     def _count(self, record: CallFinished | RequestPassed, *, began: bool, spent: Totals | None = None) -> None:
-        """Count the end of a call; `began`: its beginning too, which has no record of its own."""
+        """Count the end of a call; `began`: count its start too, which has no record."""
         if began:
             self._count_begin(record.decision_id)
         address = self._addresses.get(record.decision_id)
@@ -175,7 +175,7 @@ class RunFold:
         self.run_spent = budgets.add_call(self.run_spent, record.original_bytes, record.elapsed_ms)
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:
-        """Return what the step of a call will have come to once its end is taken in."""
+        """Return the totals of a call's step as they will be once its end is taken in."""
         spent = self.spent(record.decision_id)
         if not _is_counted(record):
             return spent
@@ -197,7 +197,7 @@ class RunFold:
 
     @property
     def current_branch(self) -> str:
-        """The branch that is meant where none is named: the default one, or the last that decided if that never did."""
+        """The branch to use where none is named: the default one, or the last that decided if that never did."""
         return DEFAULT_BRANCH if DEFAULT_BRANCH in self._branches else self._newest
 
     def decided(self, branch: str) -> DecisionRecord | None:
@@ -210,7 +210,7 @@ class RunFold:
         return at.decided
 
     def activation(self, branch: str) -> Activation:
-        """Return what is sticky in a branch: what its last decision left, and what its calls made of it since."""
+        """Return the activation of a branch: the one that its last decision left, with its calls' effects since."""
         at = self._branches.get(branch)
         if at is None:
             return Activation()
@@ -227,16 +227,16 @@ class RunFold:
         return tuple(at.recent) if at is not None else ()
 
     def spent(self, decision_id: str) -> Totals:
-        """Return what calls at the address of a decision have come to."""
+        """Return the totals of the calls at a decision's address."""
         address = self._addresses.get(decision_id)
         return self._spent.get(address, _NOTHING) if address is not None else _NOTHING
 
     def keyed_decision(self, key: str) -> int | None:
-        """Return the `seq` of the decision that carries a key; None where there is none."""
+        """Return the `seq` of the decision with a key; None where there is none."""
         return self._decisions.get(key)
 
     def keyed_call(self, key: str) -> KeyedCall | None:
-        """Return the last attempt at the call that carries a key; None where none began."""
+        """Return the last attempt at the call with a key; None where none began."""
         return self._calls.get(key)
 
 
@@ -244,13 +244,13 @@ _NOTHING: Final = Totals()
 
 
 def _is_counted(record: CallFinished | RequestPassed) -> bool:
-    """Return whether a budget counts it: see rule 3."""
+    """Return whether a budget counts the record (rule 3)."""
     only_asked = isinstance(record, CallFinished) and record.via in NOT_COUNTED
     return record.outcome != "budget" and not only_asked
 
 
 def _add_end(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
-    """Return what has been spent after a call that began has come to the end that a record tells of."""
+    """Return the totals after the end of a call that began earlier."""
     if isinstance(record, RequestPassed) and record.method.endswith("/list"):
         return budgets.add_call(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back
     asked = budgets.asked_hash(record.name, record.arguments)

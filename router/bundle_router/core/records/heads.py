@@ -1,12 +1,12 @@
-"""Where runs stood, written beside them after each record: so that an end that was cut off, or a run, is missed.
+"""Heads of runs, written beside them after each record, so that a cut-off end or a missing run is found.
 
 Rules:
-1. A head says that a run held at least `count` records, the last of which had `hash`. It is written before the append
+1. A head says that a run had at least `count` records, the last of which had `hash`. It is written before the append
    is acknowledged. A crash between the two leaves a run that is longer than its head, which is no fault.
-2. With a key, a head is signed (HMAC-SHA256): who lacks the key can rewrite neither the head nor the records under it.
-   Without one, it protects as far as who changes the runs can't reach the heads: keep them in a second place.
-3. Heads are numbered as runs begin. A number that is missing is a run that was taken away together with its head. Who
-   takes the newest ones away, or puts all of an older state back, is found only by heads in a second place.
+2. With a key, a head is signed (HMAC-SHA256): without the key nobody can rewrite the head or the records under it.
+   Without a key it protects only if whoever changes the runs can't reach the heads: keep them in a second place.
+3. Heads are numbered in the order in which runs begin. A missing number is a run that was removed together with its
+   head. Removing the newest ones, or restoring an older state of everything, is found only by heads in a second place.
 4. A pruned run leaves its head behind, marked.
 """
 
@@ -23,7 +23,7 @@ from bundle_router.core.models.canonical import encode
 
 @dataclass(frozen=True, slots=True)
 class KeptHead:
-    """The head of one run, as it was kept. `signature` is empty where no key was given."""
+    """The kept head of one run. `signature` is empty where there is no key."""
 
     run_id: str
     number: int
@@ -33,7 +33,7 @@ class KeptHead:
     signature: str = ""
 
     def sign(self, key: bytes | None) -> KeptHead:
-        """Return the head with the signature that the key gives it."""
+        """Return the head with its signature by the key."""
         return replace(self, signature=self._signature(key) if key else "")
 
     def is_signed_by(self, key: bytes) -> bool:
@@ -49,14 +49,14 @@ class KeptHead:
 
     @classmethod
     def from_line(cls, line: bytes) -> KeptHead:
-        """Return the head that a line holds. Raises ValueError, KeyError or TypeError for what is none."""
+        """Return the head in a line. Raises ValueError, KeyError or TypeError for another line."""
         row = json.loads(line)
         names = ("run_id", "number", "count", "hash", "pruned", "signature")
         return cls(**{name: row[name] for name in names})
 
 
 def missing_runs(heads: Mapping[str, KeptHead], run_ids: Iterable[str]) -> list[str]:
-    """Return what is missing of the runs that were begun, one sentence each."""
+    """Return which of the begun runs are missing, one sentence each."""
     there = set(run_ids)
     gone = [
         f"run {head.run_id!r} is gone: its head says that it held {head.count} records"
@@ -69,7 +69,7 @@ def missing_runs(heads: Mapping[str, KeptHead], run_ids: Iterable[str]) -> list[
 
 
 def faults_of_head(head: KeptHead | None, run_id: str, key: bytes | None) -> list[str]:
-    """Return what is wrong with the kept head of a run by itself, one sentence each."""
+    """Return what is wrong with the kept head of a run in itself, one sentence each."""
     if head is None:
         return ["no head was kept for it, although heads are kept: it was taken away, or is older than that"]
     if head.run_id != run_id:

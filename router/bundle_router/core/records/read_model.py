@@ -1,4 +1,4 @@
-"""The read model: what is asked of many runs at once, and the values that answer. Pages and verbs share it.
+"""The read model: queries over many runs, and the values that answer them. Pages and verbs share it.
 
 Times are RFC 3339 in UTC, as in the records.
 """
@@ -14,9 +14,8 @@ Facet = Literal[
     "missing",
 ]  # fmt: skip
 FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
-"""What runs are filtered by. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for,
-and no tool's name or only not shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see
-`MARKS`."""
+"""The facets that filter runs. `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for, and unknown
+or not shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`."""
 NOBODY: Final = "(nobody named)"
 """The principal, in tables and as a facet, of runs whose steps named none."""
 MARKS: Final = (
@@ -27,30 +26,29 @@ FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "steps": ("workflow", "role", "step", "principal", "source", "route", "bundle", "reason", "model", "degraded"),
     "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
 }
-"""What lists of steps and of calls can be narrowed by."""
+"""The filters of lists of steps and of calls."""
 Sort = Literal["started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 
 
 @dataclass(frozen=True, slots=True)
 class RunStamp:
-    """What a run looks like from outside. `length` grows with its records; `records` changes with them, also where they
-    were edited in place; `rest` changes when anything else does (its header, its labels)."""
+    """A cheap fingerprint of a run. `length` grows with its records; `records` changes with them, also where they were
+    edited in place; `rest` changes with anything else (its header, its labels)."""
 
     length: int
     records: str
     rest: str
 
     def follows(self, length: int, records: str) -> bool:
-        """Return whether the records may be those of an earlier stamp with others behind them, rather than in their
-        place."""
+        """Return whether the records may be those of an earlier stamp with more appended, rather than others."""
         return self.length > length or (self.length, self.records) == (length, records)
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs are asked for. Values of one facet are alternatives, but for marks, which must all be there; facets
-    narrow each other. `text` is searched in goals, arguments and artifacts; `since` and `until` bound the beginning."""
+    """A query for runs. Values of one facet are alternatives, except marks, which must all be present; facets narrow
+    each other. `text` is searched in goals, arguments and artifacts; `since` and `until` bound the run's beginning."""
 
     facets: tuple[tuple[Facet, str], ...] = ()
     text: str = ""
@@ -64,8 +62,8 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """Which steps or calls are asked for, of which runs. `equal` narrows by their own columns; `sort` is `started`,
-    `slow`, and of steps `tokens` or `cost`."""
+    """A query for steps or calls of runs. `equal` filters by their own columns; `sort` is `started` or `slow`, for
+    steps also `tokens` or `cost`."""
 
     of: Literal["steps", "calls"]
     runs: RunQuery = RunQuery()
@@ -78,7 +76,7 @@ class RecordQuery:
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One run of a list. Counts are of its records; `tokens` sums what its steps were shown, `all_tokens` what showing
-    every tool of the catalog at each would have cost. `problem` says why a run can't be read."""
+    every tool of the catalog at each step would have cost. `problem` says why a run can't be read."""
 
     run_id: str
     state: str
@@ -129,7 +127,7 @@ class FacetCount:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """Some of the runs that were asked for, how many there are, and what they can be narrowed by."""
+    """A page of the runs that were asked for, their total number, and their facets."""
 
     runs: tuple[RunRow, ...]
     total: int
@@ -143,7 +141,7 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class TextHit:
-    """One place where words were found: `field` is `goal`, `arguments` or `artifact`; `excerpt` marks nothing."""
+    """One place where the words occur: `field` is `goal`, `arguments` or `artifact`; `excerpt` has no markup."""
 
     run_id: str
     seq: int
@@ -170,7 +168,7 @@ class ArtifactUse:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One row of an overview: a name, how often, and a second measure where there is one."""
+    """One row of an overview: a name, a count, and a second measure where there is one."""
 
     name: str
     count: int
@@ -180,7 +178,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the chosen runs come to, in tables."""
+    """The overviews of the chosen runs, as tables."""
 
     runs: int
     decisions: int

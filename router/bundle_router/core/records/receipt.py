@@ -1,11 +1,11 @@
-"""One record of a run, with all that somebody who has nothing else needs to check it.
+"""A receipt: one record of a run, with everything that a stranger needs to check it.
 
 Rules:
-1. The record is its line, byte for byte: its hash is checked from it, as in the run.
-2. A decision brings the catalog it was taken under. It is checked against the revision that the record names, and the
-   decision is taken again from both: what comes out has to be what stands in the line.
-3. `later` holds the lines that follow, up to the end of the run at the time: they tie the record to the run's `head`.
-   Who was given that head by another way knows that the record stood in that run.
+1. The record is its line, byte for byte: its hash is checked from the line, as in the run.
+2. A decision comes with the catalog that it was made under. The catalog is checked against the revision in the record,
+   and the decision is replayed: the result has to equal the line.
+3. `later` has the lines that follow, up to the end of the run at the time: they connect the record with the run's
+   `head`. A reader who got that head in another way knows that the record was in that run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make_receipt(
 
 
 def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a receipt, one sentence each; empty when it shows what it says."""
+    """Return what is wrong with a receipt, one sentence each; empty when it proves its record."""
     try:
         lines = [receipt["line"], *receipt.get("later", ())]
         found = [unseal(line.encode("ascii")) for line in lines]

@@ -1,13 +1,13 @@
-"""Taking a recorded decision again, under the catalog that stands beside it or another.
+"""Replays a recorded decision, under its own catalog or another.
 
 Rules:
-1. Nothing is looked up and no model is asked: the record holds the step, the facts, the activation and the reply.
-2. Under the catalog it was taken with, a decision comes out byte for byte the same; anything else is a defect, and
-   `differs` names the parts of the record in which it shows. What an early version did not record is not compared;
-   and of a run from before the first layout that is kept (`RunHeader.is_early`) only what a step was shown has to be
-   the same: its details were those of a version that settled them otherwise.
-3. Under another catalog the recorded reply is heard only where the same question would be put. Where the candidates
-   differ, the decision "would ask anew", and what is shown is what the reply still permits.
+1. Nothing is looked up and no model is asked: the record has the step, the facts, the activation and the reply.
+2. Under its own catalog a decision is reproduced byte for byte; anything else is a defect, and `differs` names the
+   parts of the record that differ. Values that an early version did not record are not compared. Of a run before the
+   first kept layout (`RunHeader.is_early`) only what a step was shown has to be equal: that version settled the details
+   otherwise.
+3. Under another catalog the recorded reply is used only where the same question would be asked. Where the candidates
+   differ, the decision "would ask anew", and shows what the reply still permits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecision:
-    """A decision taken again. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles
-    and tools. `differs` names the parts of the record that came out otherwise."""
+    """A replayed decision. `identical`: byte for byte; `same_bundles`: other reasons or details, same bundles and
+    tools. `differs` names the parts of the record that differ."""
 
     run_id: str
     seq: int
@@ -49,7 +49,7 @@ class ReplayedDecision:
 
 
 def conclude(question: Question, reply: Reply | None) -> Decision:
-    """Return the decision that a question and what became of it lead to. What can't be heard counts as a failure."""
+    """Return the decision for a question and its outcome. An unusable reply counts as a failure."""
     if reply is None:
         return decide_without_answer(question, None)
     reply = admit_reply(reply)
@@ -61,8 +61,8 @@ def conclude(question: Question, reply: Reply | None) -> Decision:
 def replay(
     recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None
 ) -> ReplayedDecision:
-    """Take the recorded decision again under `catalog`. With `then`, the catalog it was taken under, tools count too:
-    an edit may give a bundle other tools without changing who sees the bundle.
+    """Replay the recorded decision under `catalog`. With `then`, its own catalog, tools are compared too: an edit may
+    give a bundle other tools without changing who sees the bundle.
 
     Raises KeyError, TypeError or ValueError on a record that is not a decision.
     """
@@ -105,8 +105,7 @@ def replay(
 
 
 def _as_recorded(decision: Decision, past: Decision) -> Decision:
-    """Return the decision without what early versions did not tell of tools that were asked for: which were evicted,
-    and that they are exposed."""
+    """Return the decision without what early versions did not record of asked-for tools: eviction and exposure."""
     if decision.exposure.tools > past.exposure.tools and any(entry.tools for entry in decision.after.entries):
         decision = replace(decision, exposure=past.exposure)
     gone = () if past.evicted_tools else decision.evicted_tools
@@ -115,14 +114,14 @@ def _as_recorded(decision: Decision, past: Decision) -> Decision:
 
 
 def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of the parts whose canonical JSON is not the same, sorted."""
+    """Return the names of the parts whose canonical JSON differs, sorted."""
     if encode(then) == encode(now):
         return ()
     return tuple(sorted(name for name, value in then.items() if encode(value) != encode(now[name])))
 
 
 def catalog_from(value: Mapping[str, Any]) -> Catalog:
-    """Return the catalog that a `catalog.json` holds. Raises pydantic's ValidationError on what is not one."""
+    """Return the catalog in a `catalog.json`. Raises pydantic's ValidationError for anything else."""
 
     def each(kind: type[T], rows: str) -> tuple[T, ...]:
         return TypeAdapter(tuple[kind, ...]).validate_python(value.get(rows, ()))  # type: ignore[valid-type]  # a runtime type

@@ -1,11 +1,10 @@
-"""What `run.json` says of a run: the one place that knows the names of its fields.
+"""The header of a run (`run.json`): the one place that knows the names of its fields.
 
 Rules:
-1. `fields` are what stands in the file, also what this version does not know: digests are taken over all of it.
-2. What was stated when the run was opened (every field but `CHANGING`) stays as it is for good: its digest stands in
-   the first record as `run_json`. `seal` is the digest of all the rest of the file, at each writing.
-3. A field that is not of its type reads as one that is absent: reviewers look at damaged runs too. Who writes to a run
-   refuses such a file first.
+1. `fields` are all fields of the file, also those that this version does not know: digests are of all of them.
+2. The fields written when the run began (all but `CHANGING`) never change: their digest is in the first record as
+   `run_json`. `seal` is the digest of the rest of the file at each writing.
+3. A field of a wrong type reads as absent, since reviewers look at damaged runs too. Writers refuse such a file first.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ RUN_SCHEMA: Final = "bundle-router.run/1"
 CHANGING: Final = frozenset(
     ("durability", "catalogs", "healed", "reopened", "restored", "closed", "head", "count", "seal")
 )
-"""The fields that later writings of the file add or change."""
+"""The fields that are added or changed after the run began."""
 LISTS: Final = ("catalogs", "healed", "reopened")
 _END: Final = ("closed", "head", "count")
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCatalog:
-    """A catalog that the run was written under, and the file of the run's folder that it stands in."""
+    """A catalog that the run was recorded under, and its file in the run's folder."""
 
     revision: str
     file: str
@@ -49,7 +48,7 @@ class RunHeader:
 
     @property
     def nonce(self) -> str:
-        """What makes ids of this run's decisions unique over machines; empty for an early run."""
+        """A text that makes the ids of this run's decisions unique over machines; empty for an early run."""
         return self._value("nonce", str) or ""
 
     @property
@@ -63,7 +62,7 @@ class RunHeader:
 
     @property
     def head(self) -> Head | None:
-        """The end of a closed run; None where it was not closed, or does not say with what."""
+        """The end of a closed run; None where it was not closed, or its end is not recorded."""
         count, hash_ = self._value("count", int), self._value("head", str)
         return Head(count, hash_) if "closed" in self.fields and count is not None and hash_ is not None else None
 
@@ -73,7 +72,7 @@ class RunHeader:
 
     @property
     def names_parent(self) -> bool:
-        """Whether it says whose sub-agent the run is, or that it is nobody's: a header that was lost says neither."""
+        """Whether the header names the run's parent, or says that it has none: a restored header says neither."""
         return "parent_run_id" in self.fields
 
     @property
@@ -86,17 +85,17 @@ class RunHeader:
 
     @property
     def restored(self) -> str:
-        """When the header was lost and written again; empty where it never was."""
+        """When a lost header was restored; empty where it never was lost."""
         return str(self.fields.get("restored", ""))
 
     @property
     def workspace(self) -> str | None:
-        """The workspace that the run was begun with; None for a run of before it was recorded."""
+        """The workspace that the run began in; None for a run that did not record it."""
         return self._value("workspace", str)
 
     @property
     def last_workspace(self) -> str | None:
-        """The workspace that the run was last opened with."""
+        """The workspace that the run was last opened in."""
         again = [one.get("workspace") for one in self._objects("reopened")]
         return next((place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None)
 
@@ -111,22 +110,21 @@ class RunHeader:
 
     @property
     def is_early(self) -> bool:
-        """Whether the run was begun before the first layout that is kept for good (the oldest of `tests/data/runs`)."""
+        """Whether the run began before the first kept layout (the oldest of `tests/data/runs`)."""
         return "seal" not in self.fields and "workspace" not in self.fields
 
     @property
     def opening_digest(self) -> str:
-        """The digest of what was stated when the run was opened."""
+        """The digest of the fields that were written when the run began."""
         return digest_of({name: value for name, value in self.fields.items() if name not in CHANGING})
 
     @property
     def is_edited(self) -> bool:
-        """Whether it has a seal and is not what was sealed."""
+        """Whether the header has a seal that does not match it."""
         return "seal" in self.fields and self.sealed().fields["seal"] != self.fields["seal"]
 
     def faults(self, run_id: str, first: Mapping[str, Any] | None) -> list[str]:
-        """Return what is wrong with the header of that run, one clause each; `first` is the run's first record, if it
-        has one."""
+        """Return what is wrong with the run's header, a clause each; `first` is the run's first record, if any."""
         found = ["was changed after it was written"] if self.is_edited else []
         stated = (first or {}).get("run_json")
         if stated is not None and stated != self.opening_digest and "restored" not in self.fields:
@@ -140,14 +138,14 @@ class RunHeader:
     # --- how it changes ---------------------------------------------------------------------------------------------
 
     def begin(self, run_id: str, *, opened: str, nonce: str, durability: str) -> RunHeader:
-        """Return the header of a run that begins, from what its engine says of it."""
+        """Return the header of a run that begins, with the engine's fields."""
         lists: dict[str, list[object]] = {name: [] for name in LISTS}
         stated = {"opened": opened, "nonce": nonce, "durability": durability}
         begun = RunHeader({"schema": RUN_SCHEMA, "run_id": run_id, **self.fields, **stated, **lists})
         return begun.with_catalogs([self.catalog_revision])
 
     def with_catalogs(self, revisions: Iterable[str]) -> RunHeader:
-        """Return it with the catalogs of these revisions behind its own."""
+        """Return the header with these revisions' catalogs after its own."""
         known = [*self.catalogs]
         for revision in revisions:
             known.append(KeptCatalog(revision, catalog_file(revision) if known else "catalog.json"))
@@ -161,19 +159,19 @@ class RunHeader:
         return self._with(closed=at, head=head.hash, count=head.count)
 
     def reopen(self) -> RunHeader:
-        """Return it without the end that it states."""
+        """Return the header without an end."""
         return RunHeader({name: value for name, value in self.fields.items() if name not in _END})
 
     def restore(self, at: str) -> RunHeader:
         return self._with(restored=at)
 
     def sealed(self) -> RunHeader:
-        """Return it with its seal, as it is written."""
+        """Return the header with its seal, as it is written."""
         rest = {name: value for name, value in self.fields.items() if name != "seal"}
         return RunHeader({**rest, "seal": digest_of(rest)})
 
     def to_text(self) -> str:
-        """Return the text of the file, indented: people read it."""
+        """Return the text of the file, indented for people."""
         return json.dumps(self.fields, indent=2) + "\n"
 
     def _with(self, **changed: object) -> RunHeader:
@@ -188,7 +186,7 @@ class RunHeader:
 
 
 def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]) -> RunHeader:
-    """Return the header of a run that has lost it, as far as the run's records say."""
+    """Return a header for a run that has lost it, from the run's records."""
     fields: dict[str, Any] = {"schema": RUN_SCHEMA, "run_id": run_id, **{name: [] for name in LISTS}}
     for record in records:
         if record.get("type") == "route.decided" and "step" in record:
@@ -200,5 +198,5 @@ def lost_header(run_id: str, restored: str, records: Iterable[Mapping[str, Any]]
 
 
 def catalog_file(revision: str) -> str:
-    """Return the name of the file in a run's folder that a catalog stands in, unless it is the run's first."""
+    """Return the name of a catalog's file in a run's folder, for any but the run's first catalog."""
     return f"catalog-{revision.rpartition(':')[2][:16]}.json"

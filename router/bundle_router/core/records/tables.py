@@ -1,9 +1,8 @@
-"""Records as rows, for databases, spreadsheets and pages: one table a kind of thing, no nesting.
+"""Records as rows, for databases, spreadsheets and pages: one table for each kind of thing, no nesting.
 
-runs        one row a run, with what its records come to     labels      one row a bundle that a reviewer spoke of
-decisions   one row a decision                               calls       one row a call or a request passed on
-bundles     one row a bundle shown or left out               artifacts   one row a reference to stored bytes
-exposures   one row a tool of what a decision showed, by digest: many decisions show the same
+runs one row a run, with its totals labels one row a bundle that a reviewer labelled decisions one row a decision calls
+one row a call or a request passed on bundles one row a bundle shown or left out artifacts one row a reference to stored
+bytes exposures one row a tool that decisions showed, by digest: many decisions show the same
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
 }  # fmt: skip
 """Every table's columns in order. `KEYS` identify a row.
 
-`used` and `calls` of decisions and bundles join them to what followed: bundles called, and calls. A call's `kind` is
-`call` or `request`; one without an end has no `outcome`, and its `seq` is that of its beginning.
+`used` and `calls` of decisions and bundles connect them with what followed: called bundles, and calls. A call's `kind`
+is `call` or `request`; one without an end has no `outcome`, and its `seq` is that of its start.
 """
 KEYS: Final = frozenset(("run_id", "seq", "position"))
 _OWN_KEYS: Final[Mapping[Table, frozenset[str]]] = {"exposures": frozenset(("exposure", "position"))}
@@ -83,8 +82,8 @@ def keys_of(table: Table) -> frozenset[str]:
 class RunRows:
     """Makes the rows of one run, record by record, in the order of their `seq`.
 
-    `seqs` maps the ids of decisions seen before to their `seq`, where the records go on from an earlier reading. After
-    the last record, `unfinished` gives the calls that have no end.
+    `seqs` maps decision ids of an earlier reading to their `seq`. After the last record, `unfinished_calls` returns the
+    calls without an end.
     """
 
     def __init__(self, run_id: str, seqs: Mapping[str, int] | None = None) -> None:
@@ -93,9 +92,9 @@ class RunRows:
         self._started: dict[str, Mapping[str, Any]] = {}
 
     def of(self, record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """Yield the rows of one record; none for types this version doesn't know.
+        """Yield the rows of one record; none for types that this version doesn't know.
 
-        Every value fits its column, whatever the record holds: see `fitted`. What is absent is None.
+        Every value fits its column, whatever the record holds (see `fit_value`). An absent value is None.
         """
         kind = record.get("type")
         if kind == "route.decided":
@@ -110,15 +109,15 @@ class RunRows:
             yield from (("artifacts", row) for row in _artifacts(record))
 
     def unfinished_calls(self) -> Iterator[tuple[Table, Row]]:
-        """Yield the calls that began and have no end, each under the `seq` of its beginning."""
+        """Yield the calls that began and have no end, each under the `seq` of its start."""
         yield from (("calls", self._call(record, {})) for record in self._started.values())
 
     def resume_calls(self, begun: Iterable[Mapping[str, Any]]) -> None:
-        """Take up calls that earlier records began: rows that `unfinished` gave."""
+        """Continue with calls that earlier records began: the rows of `unfinished_calls`."""
         self._started |= {str(row.get("call_id")): row for row in begun}
 
     def label(self, position: int, label: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-        """Yield the rows of a reviewer's label: a bundle each. `position` is that of the label's first row."""
+        """Yield the rows of a reviewer's label, one a bundle. `position` is that of the label's first row."""
         decision_id = label.get("decision_id")
         seq = self._seqs.get(str(decision_id), -1)
         votes = [(id_, True) for id_ in label.get("needed", ())] + [(id_, False) for id_ in label.get("not_needed", ())]
@@ -146,15 +145,15 @@ class RunRows:
 
 
 def rows(record: Mapping[str, Any]) -> Iterator[tuple[Table, Row]]:
-    """Yield the rows of one record that need no other. See `RunRows.of`."""
+    """Yield the rows of one record that need no other record (see `RunRows.of`)."""
     yield from RunRows(str(record.get("run_id", ""))).of(record)
 
 
 def fit_value(value: Any, kind: Kind) -> Any:
-    """Return a value as its column can hold it, in every database and file format; None where it can't be.
+    """Return a value as its column can hold it, in every database and file format; None where that is impossible.
 
-    Text: NUL and lone surrogates become U+FFFD, for all to see; what is not text becomes its JSON. Numbers: within
-    64 bits. Timestamps: RFC 3339 in UTC, as records have it.
+    Text: NUL and lone surrogates become U+FFFD; other values become their JSON. Numbers: within 64 bits. Timestamps:
+    RFC 3339 in UTC, as in the records.
     """
     if kind == "text" and value is not None:
         return _UNSTORABLE.sub("\ufffd", value if isinstance(value, str) else json.dumps(value))
@@ -178,7 +177,7 @@ def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
 
 
 def run_row(stated: Mapping[str, Any]) -> Row:
-    """Return the row of a run with what is stated of it; the rest is counted from the other tables."""
+    """Return the row of a run from its header; the rest is counted from the other tables."""
     return _pick_columns("runs", stated)
 
 
