@@ -1,1 +1,1 @@
-"""The pure core: standard library without effects, and pydantic. No async, clock, randomness, disk or network."""
+"""The pure core: the standard library without effects, and pydantic. No async, clock, randomness, disk or network."""

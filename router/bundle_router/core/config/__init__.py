@@ -1,8 +1,8 @@
 """Config: text in, a catalog or problems out. Pure: `bundle_router.adapters.config_files` reads the files.
 
-Two stages: `reading` takes each file for exactly what it says (`written` has the forms, `source` the caps before
-parsing, `positions` the line of every key), `resolve` lays the project's files over the shipped ones and checks them
-against each other. `lint` names what is legal but dead or risky. `schema` is the written form for editors.
+There are two stages. `entries` reads each file by itself (`written_forms` has the forms, `config_text` the limits
+before parsing, `positions` the line of every key). `resolve` lays the project's files over the shipped ones and checks
+them against each other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["FILE_NAMES", "CheckBinary", "ConfigFile", "from_bytes", "load"]
 
 
 def load(files: Sequence[ConfigFile], *, cards: Mapping[str, Card], check_binary: CheckBinary = no_check) -> Catalog:
-    """Return the catalog that the files describe. `cards` are the local tools' by canonical name; `check_binary` says
-    what is wrong with one `[[binaries]]` rule, a sentence each (its patterns are another engine's, which core doesn't
-    know).
+    """Return the catalog that the files describe. `cards` are the local tools' by canonical name; `check_binary`
+    returns what is wrong with a `[[binaries]]` rule, a sentence each (another engine compiles its patterns, which
+    core doesn't know).
 
     Raises ConfigError with every error of both stages, in file order.
     """

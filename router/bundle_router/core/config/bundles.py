@@ -1,11 +1,11 @@
 """Stage 2 for bundles: tools that exist, compositions without cycles, and what follows from both.
 
 Rules:
-1. A flat bundle holds its own tools and those of all bundles it is composed of; its effects, requirements and
-   companions are the union of theirs, and its trust is the lowest of the servers its tools live on.
+1. A flat bundle holds its own tools and those of all bundles it is composed of. Its effects, requirements and
+   companions are the union of theirs; its trust is the lowest of its tools' servers.
 2. Globs are expanded where the tools are known (local servers). Over other trusted servers they stay patterns; over
    untrusted servers they are refused, whoever composes them.
-3. A bundle that reaches an untrusted server is in mode meta, said or not.
+3. A bundle that reaches an untrusted server is in mode meta, whatever it says.
 4. Composition multiplies: at most `MAX_TOOLS` tools a bundle and `MAX_ALL_TOOLS` in all, so that a small file can't
    describe a large catalog.
 """
@@ -34,7 +34,7 @@ BundleEntry = WrittenEntry[Bundle]
 
 @dataclass(slots=True)
 class _Flat:
-    """A bundle with what it is composed of, before it is frozen."""
+    """A bundle with its parts, before it is frozen."""
 
     tools: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class _Flat:
 
 
 class BundleResolver:
-    """Resolves all bundles of a config. `ids` maps every id that may be written, old ids included, to the id now."""
+    """Resolves all bundles of a config. `ids` maps every valid id, old ids included, to the present id."""
 
     def __init__(
         self, written: WrittenConfig, servers: Mapping[str, Server], local_tools: Mapping[str, Set[str]], report: Report
@@ -60,7 +60,7 @@ class BundleResolver:
         self._local_tools = local_tools
         self._report = report
         self.complete = "bundles.toml" not in written.unread
-        """False when bundles.toml could not be read, so that no bundle can be said to be missing."""
+        """False when bundles.toml could not be read, so that no bundle can be called missing."""
         self.ids = {id_: id_ for id_ in written.known_bundles()}
         self._reported_servers: set[str] = set()
         self._add_aliases()
@@ -83,7 +83,7 @@ class BundleResolver:
         return {name: self._freeze_bundle(written[name], flats[name]) for name in written if name in flats}
 
     def check_ids(self, entry: WrittenEntry[Any], key: str, ids: Sequence[str]) -> tuple[str, ...]:
-        """Return the ids as they are called now; those that do not exist are reported and left out."""
+        """Return the present ids; those that do not exist are reported and left out."""
         found = []
         for index, id_ in enumerate(ids):
             now = self.ids.get(id_)
@@ -112,7 +112,7 @@ class BundleResolver:
         return [self.ids[id_] for id_ in entry.value.bundles if id_ in self.ids]
 
     def _composition_order(self) -> Iterator[BundleEntry]:
-        """Yield every bundle after those it is composed of. A cycle is reported where it closes, and cut there."""
+        """Yield every bundle after its parts. A cycle is reported where it closes, and cut there."""
         done: set[str] = set()
         for root in self._written.bundles.values():
             self.check_ids(root, "bundles", root.value.bundles)
@@ -184,7 +184,7 @@ class BundleResolver:
         flat.tools |= matching
 
     def _may_be_named(self, entry: BundleEntry, where: Path, ref: str) -> bool:
-        """Return whether `server.tool` may be named here. Reports it if not, once."""
+        """Return whether `server.tool` may be named here; if not, report it once."""
         name, dot, tool = ref.partition(".")
         message, suggestion = f"{ref!r} is not a tool's name", ""
         if not dot or not name or not tool:
@@ -220,7 +220,7 @@ class BundleResolver:
         return True
 
     def _report_unknown_server(self, entry: BundleEntry, where: Path, ref: str) -> None:
-        """Report a server that is nowhere, once, whatever number of tools is named of it."""
+        """Report an unknown server once, however many of its tools are named."""
         name = ref.partition(".")[0]
         known = self._written.known_servers()
         if name in known or name in self._reported_servers or "servers.toml" in self._written.unread:

@@ -1,12 +1,12 @@
-"""One config file as text, and what is refused before any parser sees it.
+"""One config file as text, and the checks before any parser sees it.
 
-The standard TOML parser is trusted to be right, not to be cheap: a 40 KB line of dotted keys costs it 1.5 GB, a deep
-array its stack, a long run of hexadecimal digits quadratic time. Rules:
+The standard TOML parser is correct but not cheap: a 40 KB line of dotted keys costs it 1.5 GB, a deep array its stack,
+a long run of hexadecimal digits quadratic time. Rules:
 
 1. Nothing is parsed before `guard` has passed it. What `guard` passes is parsed within 1 s and 200 MB.
 2. `guard` is one pass of one regular expression without backtracking. It reads strings and comments as TOML does, so
-   that what is in them counts as length and not as structure. Where it can't tell (an unterminated string) it stops
-   and says so: the parser would fail at the same place.
+   that their contents count as length and not as structure. At an unterminated string it stops and says so: the parser
+   would fail at the same place.
 3. Costs are counted in units of about 0.1 µs of the parser's time on a slow core, not in bytes: 8 MiB of comments are
    cheap, 8 MiB of table headers are not.
 """
@@ -37,8 +37,8 @@ FILE_NAMES: Final = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml
 class ConfigFile:
     """A config file as it was read. `display_path` is how the user would type it.
 
-    `fault` is set, and `text` empty, when it could not be read as text. `memo`, no part of the value: what it came to.
-    `has_lines` is false for what code declares: nobody could look its lines up.
+    `fault` is set, and `text` empty, where the file could not be read as text. `memo`, no part of the value, keeps what
+    it was parsed to. `has_lines` is false for declarations in code, which have no lines to look up.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ConfigFile:
 
 
 def from_bytes(name: str, display_path: str, data: bytes, layer: Layer) -> ConfigFile:
-    """Decode UTF-8 (with or without a byte order mark). What can't be decoded becomes the file's `fault`."""
+    """Decode UTF-8 (with or without a byte order mark). If that fails, the reason becomes the file's `fault`."""
 
     def broken(line: int, message: str, suggestion: str = "") -> ConfigFile:
         return ConfigFile(name, display_path, "", layer, Problem(display_path, line, "", message, suggestion))
@@ -91,8 +91,8 @@ _MULTI_END: Final = {'"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'), "'": re
 
 
 def multiline_end(text: str, at: int) -> int:
-    """Return where the string ends that begins with three quotes at `at`; 0 when it does not. Not by one expression:
-    before Python 3.11.5 a possessive loop goes wrong whose body may fail half way."""
+    """Return where the string ends that begins with three quotes at `at`; 0 when it does not end. Not one expression:
+    before Python 3.11.5 a possessive loop is wrong if its body may fail half way."""
     ends = (found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"])
     return next(ends, 0)
 

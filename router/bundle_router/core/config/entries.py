@@ -1,9 +1,9 @@
-"""Stage 1: what each file says, entry by entry, and what it may not say.
+"""Stage 1: the contents of each file, entry by entry, and what is not permitted in them.
 
 Rules:
 1. Every file is read, whatever is wrong with the others.
-2. The name of an entry that is wrong is remembered, so that stage 2 doesn't report it a second time as missing. What
-   is right in it goes on to stage 2 as a partial entry, so that everything wrong with it is reported at once.
+2. The name of a wrong entry is remembered, so that stage 2 doesn't report it again as missing. The right part of it
+   goes on to stage 2 as a partial entry, so that all its problems are reported at once.
 3. Text goes `guard` → TOML parser → forms → the catalog's values. Nothing else parses.
 """
 
@@ -33,10 +33,10 @@ ValueT = TypeVar("ValueT", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class WrittenEntry(Generic[ValueT]):
-    """One entry of a file, and where it stands. `name` is its key, or its `name`, or empty. `value` is what it says, as
-    the catalog has it, but in the order in which it is written; `keys` are those that are written.
+    """One entry of a file, and its place. `name` is its key, or its `name`, or empty. `value` is the catalog's value of
+    it, but in the written order; `keys` are the written ones.
 
-    `whole` is false when keys of it were wrong and are left out here: what is absent may not be absent.
+    `whole` is false when wrong keys were left out: an absent key may then not be absent in the file.
     """
 
     file: ConfigFile
@@ -49,7 +49,7 @@ class WrittenEntry(Generic[ValueT]):
 
 @dataclass(slots=True)
 class FileContent:
-    """What one file says. `entries` and `broken` go by top-level key; `readable` is false when it is not TOML."""
+    """The contents of one file. `entries` and `broken` are by top-level key; `readable` is false for no TOML."""
 
     readable: bool = True
     entries: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class FileContent:
 
 
 def read(file: ConfigFile, report: Report) -> FileContent:
-    """Return what the file says, kept beside it where nothing is wrong; what is wrong with it goes to the report."""
+    """Return the file's contents, cached with it where nothing is wrong; problems go to the report."""
     if isinstance(kept := file.memo.get("content"), FileContent):
         return kept
     content = FileContent()
@@ -95,7 +95,7 @@ def read(file: ConfigFile, report: Report) -> FileContent:
 
 
 def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
-    """Return the text as TOML, once `guard` has let it through; None when it is none, which the report then says."""
+    """Return the text as TOML, once `guard` has passed it; None for another text, which is reported."""
     problem = file.fault or guard(file)
     if problem is None:
         try:
@@ -121,7 +121,7 @@ def _syntax_problem(file: ConfigFile, message: str) -> Problem:
 
 
 def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
-    """Return what to write for a word of another language, or one without quotes."""
+    """Return what to write instead of a word of another language, or one without quotes."""
     text = file.text.split("\n")[line - 1][column - 1 :]
     word = re.match(r"[A-Za-z][\w./:-]*", text)
     if line == 1 and text.startswith("{"):
@@ -136,7 +136,7 @@ def _lower(message: str) -> str:
 def _single_entries(
     form: type[Form], key: str, value: Any, file: ConfigFile, report: Report
 ) -> Iterator[tuple[Path, str, Any]]:
-    """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or as it is."""
+    """Yield each entry under a top-level key, alone in the shape of its form: a table, a list of one, or unchanged."""
     shape = get_origin(form.model_fields[key].annotation)
     if (shape is dict and isinstance(value, dict)) or (shape is list and isinstance(value, list)):
         if len(value) > MAX_ENTRIES:
@@ -164,15 +164,15 @@ def _entry(form: type[Form], key: str, single: Any, place: WrittenEntry[None], r
 
 
 def _fill_entry(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
-    """Return the entry with what its form says."""
+    """Return the entry with the value of its form."""
     values = list(written.values()) if isinstance(written, dict) else written
     only = values[0] if isinstance(values, list) else values
     return replace(place, value=value_of(only, place.name), keys=frozenset(only.model_fields_set))
 
 
 def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:
-    """Return the entry without what is wrong: a key, of a table within it one name, of a list the rest from there on.
-    Required text gets a stand-in; None if it is no table."""
+    """Return the entry without its errors: without a key, without one name of an inner table, or a list up to the
+    error. Required text gets a stand-in. None if the entry is no table."""
     depth = len(place.path)
     table = single if depth == 1 else single[place.name] if isinstance(single, dict) else single[0]
     if not isinstance(table, dict):
@@ -202,8 +202,8 @@ def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationErr
 
 
 def _dotted_names(name: str, value: Any) -> Iterator[str]:
-    """Yield the name of an entry, and those that it has if the tables within it are parts of an id without quotes: who
-    names it elsewhere makes no second mistake."""
+    """Yield the name of an entry, and the names that it has if its inner tables are parts of an id without quotes: a
+    use of such a name elsewhere is no second mistake."""
     yield name
     for key, inner in value.items() if isinstance(value, dict) else ():
         if isinstance(inner, dict):

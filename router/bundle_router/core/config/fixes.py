@@ -1,8 +1,7 @@
-"""Mistakes that have one right answer, as edits of the text: `bundle-router check --fix`.
+"""Corrects mistakes that have one right answer, as edits of the text: `bundle-router check --fix`.
 
-The text is edited where the mistake is, and nowhere else, so comments and layout stay as they are. (A TOML library that
-keeps comments would write the whole file anew, by its own rules.) What is only likely, such as a misspelt name, is left
-to a person.
+Only the mistake is edited, so comments and layout stay as they are. (A TOML library that keeps comments would write the
+whole file again, by its own rules.) A merely likely correction, such as that of a misspelt name, is left to a person.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LISTS: Final = ("routes", "policies", "binaries")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFix:
-    """One edit: what stands from `start` to `end` becomes `text`."""
+    """One edit: `text` replaces the characters from `start` to `end`."""
 
     line: int
     what: str
@@ -37,7 +36,7 @@ class ConfigFix:
 
 
 def fix_text(file: ConfigFile) -> tuple[str, tuple[ConfigFix, ...]]:
-    """Return the text of a file with its mistakes corrected, and the edits in the order in which they stand in it."""
+    """Return the corrected text of a file, and the edits in the order of their places."""
     if file.name not in FILES or file.fault is not None or guard(file) is not None:
         return file.text, ()
     try:
@@ -73,7 +72,7 @@ def _headers(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
 
 
 def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
-    """Yield lists for what is one text where a list is meant, and lists without their repetitions."""
+    """Yield lists for single texts where a list is needed, and lists without their repetitions."""
     try:
         form_of(FILES[file.name]).model_validate(data)
     except ValidationError as error:
@@ -99,7 +98,7 @@ def _repeated_tables(text: str, positions: Positions, path: Path, items: list[An
 
 
 def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
-    """Yield `command` and `args` for a command line that stands in one text."""
+    """Yield `command` and `args` for a command line in one text."""
     servers = data.get("servers")
     for name, server in servers.items() if isinstance(servers, dict) else ():
         command = server.get("command") if isinstance(server, dict) else None

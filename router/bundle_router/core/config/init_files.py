@@ -1,10 +1,10 @@
-"""What `bundle-router init` writes: a config that changes nothing yet, and says what could be changed.
+"""The files that `bundle-router init` writes: a config that changes nothing yet, and shows what could be changed.
 
 Rules:
-1. What merges with the shipped config (servers, bundles, router) is there as comments, so that later versions' defaults
-   still arrive; uncommenting an entry takes it over. What replaces the shipped file whole (routes, policy) is there in
-   full, since an empty one would mean "nothing".
-2. The texts are the shipped files, so the two can't drift apart.
+1. Entries that merge with the shipped config (servers, bundles, router) are written as comments, so that defaults of
+   later versions still apply; uncommenting an entry takes it over. Files that replace the shipped ones whole (routes,
+   policy) are written in full, since an empty one would mean "nothing".
+2. The texts are the shipped files, so the two can't differ.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _GITIGNORE: Final = """\
 
 
 def ignores_runs(gitignore: str) -> bool:
-    """Return whether some line of a .gitignore leaves the runs folder out."""
+    """Return whether some line of a .gitignore excludes the runs folder."""
     return any(line.strip().strip("/").removesuffix("/*") in ("runs", "**/runs") for line in gitignore.splitlines())
 
 
 def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
-    """Path relative to the project's root → text. `shipped` maps the config files' names to their shipped texts."""
+    """Return the texts by path, relative to the project's root. `shipped` has the shipped config files by name."""
     texts = {f"config/{name}": _overlay_head(shipped[name], head) for name, head in _OVERLAID.items()}
     texts |= {f"config/{name}": _insert_head(shipped[name], head) for name, head in _REPLACING.items()}
     texts |= {f"config/{path}": text for path, text in schema_texts().items()}
@@ -76,6 +76,6 @@ def _overlay_head(text: str, head: str) -> str:
 
 
 def _comment_out(line: str) -> str:
-    """`  "x",` → `  #"x",`: behind the indentation, so that a comment without a space is always one of these."""
+    """Comment out a line (`  "x",` → `  #"x",`) after its indentation: only these comments have no space."""
     code = line.lstrip()
     return line if not code or code.startswith("#") else f"{line[: len(line) - len(code)]}#{code}"

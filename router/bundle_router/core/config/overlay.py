@@ -1,12 +1,13 @@
-"""The project's files over the shipped ones: which entries count, before any of them is checked against the others.
+"""Lays the project's files over the shipped ones: decides which entries count, before they are checked against each
+other.
 
 Rules:
 1. `servers.toml` and `bundles.toml` merge by id. A project's entry replaces the shipped one whole: half an entry from
    each would be something nobody wrote.
 2. `router.toml` merges key by key.
 3. `routes.toml` and `policy.toml` of the project replace the shipped files whole. Routes are an order, and policies
-   unite; rows that come from somewhere else would change what a file means that does not show them.
-4. A file the project does not have is the shipped one. A file of the project that can't be read is not.
+   unite; rows from another file would change the meaning of a file that does not show them.
+4. The shipped file replaces one that the project does not have, but not one that can't be read.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 
 @dataclass(slots=True)
 class WrittenConfig:
-    """What the config says in all. `broken` holds the names of entries that are there and wrong, by key; `unread`
-    the names of files whose content is unknown, so that nothing can be said to be missing from them."""
+    """All that the config says. `broken` has the names of wrong entries, by key; `unread` the names of files of unknown
+    content, so that nothing can be called missing from them."""
 
     servers: dict[str, WrittenEntry[Server]] = field(default_factory=dict)
     broken_servers: list[WrittenEntry[Server]] = field(default_factory=list)
-    """What can be read of servers that are there and wrong: nothing may rest on them."""
+    """The readable parts of wrong servers: nothing may rest on them."""
     bundles: dict[str, WrittenEntry[Bundle]] = field(default_factory=dict)
     routes: list[WrittenEntry[Route]] = field(default_factory=list)
     policies: list[WrittenEntry[Policy]] = field(default_factory=list)
@@ -46,11 +47,11 @@ class WrittenConfig:
     unread: set[str] = field(default_factory=set)
 
     def known_servers(self) -> set[str]:
-        """Return the names of all servers that are there, right or wrong."""
+        """Return the names of all servers in the files, right or wrong."""
         return {*self.servers, *self.broken.get("servers", ())}
 
     def known_bundles(self) -> set[str]:
-        """Return the ids of all bundles that are there, right or wrong."""
+        """Return the ids of all bundles in the files, right or wrong."""
         return {*self.bundles, *self.broken.get("bundles", ())}
 
 
@@ -65,7 +66,7 @@ def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
 
 
 def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
-    """Return what all files say, laid over each other. `files` as `in_order` gives them."""
+    """Return the contents of all files, laid over each other. `files` are in the order of `in_order`."""
     written = WrittenConfig()
     for file in files:
         if file.name not in FILE_NAMES:

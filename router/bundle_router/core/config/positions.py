@@ -1,10 +1,10 @@
-"""Where each key of a TOML text stands: key path → line.
+"""Finds the place of each key of a TOML text: key path → line.
 
 Rules:
-1. The text has been accepted by the standard parser. This is not a second parser: it reads only as much of TOML as
-   tells where keys and array elements begin, and is wrong nowhere the parser is right (a property test holds the set
-   of paths against the parser's own result).
-2. It is run only when there is something to report, so valid config does not pay for it.
+1. The standard parser has accepted the text. This is no second parser: it reads only as much of TOML as shows where
+   keys and array elements begin, and is wrong nowhere the parser is right (a property test compares the set of paths
+   with the parser's result).
+2. It runs only when there is something to report, so valid config does not pay for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def show(path: Sequence[str | int]) -> str:
 
 
 class Positions:
-    """Where every key and element of one text begins, and where its value is."""
+    """The places of every key and element of one text, and of their values."""
 
     def __init__(self, text: str, offsets: dict[Path, int], spans: dict[Path, tuple[int, int]]) -> None:
         self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -51,11 +51,11 @@ class Positions:
         return path in self._offsets
 
     def line(self, path: Path) -> int:
-        """Return the line of the key or element, or of the nearest thing around it that is in the text (0: none is)."""
+        """Return the line of the key or element, or of its nearest parent in the text (0: none is)."""
         return self.place(path)[0]
 
     def place(self, path: Path) -> tuple[int, int]:
-        """Return line and column, both from 1, of the same."""
+        """Return the line and column, both from 1, of the key or element."""
         while path and path not in self._offsets:
             path = path[:-1]
         if path not in self._offsets:
@@ -106,7 +106,7 @@ class _Scanner:
         self.offsets.setdefault(path, offset)
 
     def _header(self) -> Path:
-        """`[a.b]` or `[[a.b]]`: names its parents where they are new, and gives the path that what follows is under."""
+        """Read `[a.b]` or `[[a.b]]`: record its parents where they are new, and return the path of the table."""
         is_element = self._text.startswith("[[", self._at)
         self._at += 2 if is_element else 1
         keys = self._keys()

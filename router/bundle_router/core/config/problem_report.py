@@ -1,9 +1,9 @@
-"""Collects what is wrong, and says where it stands once all of it is known.
+"""Collects problems, and finds their places once all are known.
 
 Rules:
-1. Everything is collected; nothing stops at the first problem. At most `MAX_PER_FILE` are kept a file: beyond that, the
-   rest are counted.
-2. Lines are looked up only for files with something to report.
+1. Everything is collected; nothing stops at the first problem. At most `MAX_PER_FILE` are kept a file; the others are
+   counted.
+2. Lines are looked up only in files with problems.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_PER_FILE: Final = 100
 
 
 class FilePlace(Protocol):
-    """Something that stands in a file: an entry."""
+    """Something with a place in a file: an entry."""
 
     @property
     def file(self) -> ConfigFile: ...
@@ -45,7 +45,7 @@ class Report:
     def add(
         self, file: ConfigFile, path: Path, message: str, suggestion: str = "", *, level: str = "error", rule: str = ""
     ) -> None:
-        """One problem with what stands at `path`, or should: a path that is not in the text gets its parent's line."""
+        """Add one problem at `path`: a path that is not in the text gets its parent's line."""
         self.has_errors = self.has_errors or level == "error"
         self.counts[file.display_path] += 1
         if self.counts[file.display_path] > MAX_PER_FILE:
@@ -65,18 +65,18 @@ class Report:
         )
 
     def add_about(self, entry: FilePlace, where: str | Path, message: str, suggestion: str = "") -> None:
-        """Add an error about an entry: about all of it (`""`), one of its keys, or what stands at a path beneath it."""
+        """Add an error about an entry: about all of it (`""`), one of its keys, or a path beneath it."""
         inner = ((where,) if where else ()) if isinstance(where, str) else where
         self.add(entry.file, (*entry.path, *inner), message, suggestion)
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
-        """Add a problem with a file that is not TOML, so that it has no positions."""
+        """Add a problem of a file that is not TOML, so that it has no positions."""
         self.has_errors = True
         self.counts[file.display_path] += 1
         self._problems.append(problem)
 
     def problems(self) -> list[Problem]:
-        """Return all of them, in file order and then by line."""
+        """Return the problems, in file order and then by line."""
         found = list(self._problems)
         for path, count in self.counts.items():
             if count > MAX_PER_FILE:
@@ -87,7 +87,7 @@ class Report:
 
 
 def excerpt_lines(problem: Problem, lines: Sequence[str]) -> Iterator[str]:
-    """Yield the line, numbered, and carets under what is meant; nothing where the problem has no column."""
+    """Yield the line, numbered, with carets under the problem; nothing where the problem has no column."""
     if not problem.column or not 0 < problem.line <= len(lines):
         return
     text = lines[problem.line - 1]

@@ -1,4 +1,4 @@
-"""Both stages, start to end: files in, a catalog or every problem out."""
+"""Both stages: files in, a catalog or every problem out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bundle_router.dataclass import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """What both stages came to. The catalog is to be used only when the report has no errors."""
+    """The result of both stages. The catalog may be used only when the report has no errors."""
 
     files: tuple[ConfigFile, ...]
     written: WrittenConfig
@@ -28,7 +28,7 @@ class ResolvedConfig:
 def resolve(
     files: Sequence[ConfigFile], cards: Mapping[str, Card], check_binary: CheckBinary = no_check
 ) -> ResolvedConfig:
-    """Read, lay over, resolve and cross-check. `cards` are those of the local tools, by canonical name."""
+    """Read the files, lay them over each other, check them. `cards`: the local tools', by canonical name."""
     ordered = in_order(files)
     report = Report(ordered)
     written = merge_files(ordered, report)

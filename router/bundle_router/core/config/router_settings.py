@@ -1,4 +1,4 @@
-"""Stage 2 for `router.toml` and for the limits of local tools: the sections laid over each other, and checked."""
+"""Stage 2 for `router.toml` and for the limits of local tools: lays the sections over each other, and checks them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _ADVICE: Final = "keep it in the environment and name the variable in key_env"
 
 
 def no_check(rule: BinaryRule) -> Sequence[str]:
-    """Find nothing wrong: the patterns of a rule are then first compiled when it is used."""
+    """Find nothing wrong: the patterns of a rule are then compiled only when it is used."""
     return ()
 
 
 def resolve_settings(written: WrittenConfig, resolver: BundleResolver, report: Report) -> Settings:
-    """Return the settings: defaults, then what the shipped file sets, then what the project's does, key by key."""
+    """Return the settings: defaults, then the shipped file's, then the project's, key by key."""
     settings = Settings()
     for section, entries in written.sections.items():
         for entry in entries:
@@ -85,7 +85,7 @@ def _check_base_url(entry: WrittenEntry[Any], where: Path, settings: EmbeddingSe
 
 
 def resolve_local(written: WrittenConfig, report: Report, check_binary: CheckBinary) -> LocalSettings:
-    """Return what the policy file says about the first-party tools."""
+    """Return the settings of the first-party tools in the policy file."""
     hosts: tuple[str, ...] = ()
     if written.docs is not None:
         hosts = tuple(sorted(written.docs.value.hosts))

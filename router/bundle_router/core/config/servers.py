@@ -1,4 +1,4 @@
-"""Stage 2 for servers: which keys fit which transport, where a server may listen, and how secrets get there."""
+"""Stage 2 for servers: which keys fit which transport, where a server may listen, and how it gets secrets."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _GLOBS_ELSEWHERE: Final = {
     "|": "write each out: ['a', 'b']",
     "!": "there is no negation: say it with deny, or with an earlier row",
 }
-"""Glob syntax of other programs and what to write instead. Here it would be taken for the characters themselves and
-match nothing; in a denial that protects nothing."""
+"""Glob syntax of other programs, and what to write instead. Here it would be taken literally and match nothing; a
+denial with it would protect nothing."""
 
 
 def check_globs(entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[str], report: Report) -> None:
@@ -52,7 +52,7 @@ def check_globs(entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[
 
 
 def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report) -> Server:
-    """Return the server as the catalog has it. What is wrong with it goes to the report; it is then not to be used."""
+    """Return the catalog's value of the server. Problems go to the report; the server must then not be used."""
     server = entry.value
     _check_keys(entry, report)
     check_globs(entry, "include", server.include or (), report)
@@ -90,7 +90,7 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
 
 
 def includes_tool(server: Server, tool: str) -> bool:
-    """Return whether the server's own lists leave the tool in."""
+    """Return whether the server's own lists select the tool."""
     if server.include is not None and not any(matches(pattern, tool) for pattern in server.include):
         return False
     return not any(matches(pattern, tool) for pattern in server.exclude)
@@ -115,7 +115,7 @@ def _check_keys(entry: ServerEntry, report: Report) -> None:
 
 
 def _check_trust(entry: ServerEntry, report: Report) -> None:
-    """Report what only a trusted server may have."""
+    """Report keys that only a trusted server may have."""
     server = entry.value
     hint = "remove it, or add trust = 'trusted'"
     if server.pass_through and not server.traits.is_remote:
@@ -134,7 +134,7 @@ def _check_trust(entry: ServerEntry, report: Report) -> None:
 
 
 def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
-    """Report a second server without a prefix: its names would depend on what the first lists today."""
+    """Report a second server without a prefix: its tools' names would depend on what the first lists today."""
     bare = [entry for entry in entries if not entry.value.prefix]
     for entry in bare[1:]:
         message = f"server {bare[0].name!r} has no prefix already, and names have to be told apart"
@@ -142,7 +142,7 @@ def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, by its name or its address."""
+    """Return whether a host, by its name or its address, is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_plain_http(url: str) -> bool:
-    """Return whether what is sent there can be read on its way."""
+    """Return whether traffic to the address can be read on its way."""
     return url.lower().startswith("http:")
 
 
@@ -175,7 +175,7 @@ def _check_url(entry: ServerEntry, report: Report) -> None:
 
 
 def check_url(entry: WrittenEntry[Any], where: Path, url: str, report: Report, *, example: str, instead: str) -> None:
-    """Report an address that is none, that is open to listeners, or that holds a credential."""
+    """Report an invalid address, one that others can listen to, and one with a credential in it."""
     parts = _split(url) if url.isascii() and url.isprintable() and " " not in url else None
     if parts is None or parts.hostname is None:
         report.add_about(entry, where, f"{url[:80]!r} is not an http or https address", f"such as {example!r}")
@@ -234,8 +234,8 @@ def _check_command(entry: ServerEntry, report: Report) -> None:
 
 
 def command_words(command: str) -> list[str]:
-    """Return the words of what was written for a program: more than one where it is a command line. A path may hold
-    spaces, so only what looks like an option or like an argument of a well-known starter tells."""
+    """Return the words of a `command`: more than one if it is a command line. A path may have spaces, so only what
+    looks like an option, or like an argument of a well-known starter, counts as a further word."""
     words = command.split()
     is_line = len(words) > 1 and (words[0] in _STARTERS or any(word.startswith("-") for word in words[1:]))
     return words if is_line else [command]

@@ -2,9 +2,9 @@
 
 Rules:
 1. Unknown keys are refused, and nothing is coerced: `"yes"` is not true, `"5"` is not a number.
-2. A form is a pydantic model; `value_of` turns a valid one into the catalog's value. What an absent key means is the
-   default of the catalog's field, or is settled in stage 2.
-3. The JSON Schemas that editors read (completion, hover text, red lines) are the forms'. Draft 7, since that is the
+2. A form is a pydantic model; `value_of` turns a valid one into the catalog's value. An absent key has the default of
+   the catalog's field, or is settled in stage 2.
+3. The JSON Schemas that editors read (completion, hover text, red lines) are made from the forms. They are draft 7, the
    newest that the editors' TOML servers read in full. They can't know which ids exist; they accept all that stage 1
    accepts.
 """
@@ -31,7 +31,7 @@ FILES: Final[Mapping[str, type]] = {
     "policy.toml": PolicyFile,
     "router.toml": Settings,
 }
-"""What each config file declares, in the order in which problems are reported."""
+"""The declarations of each config file, in the order in which problems are reported."""
 
 
 class Form(BaseModel):
@@ -40,7 +40,7 @@ class Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
     declares: ClassVar[Any]
-    """The catalog's class that this is the written form of; None for an inner table of one."""
+    """The catalog's class with this written form; None for an inner table of one."""
 
 
 @cache
@@ -97,7 +97,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _written_type(annotation: Any) -> Any:
-    """Return the type with the forms of the catalog's classes in their place."""
+    """Return the type with the catalog's classes replaced by their forms."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         return form_of(annotation)
     if get_origin(annotation) in (list, dict):
@@ -106,8 +106,8 @@ def _written_type(annotation: Any) -> Any:
 
 
 def value_of(written: Any, name: str = "") -> Any:
-    """Return what a valid form says as the catalog has it: tables as its values (called `name`, where they have a name
-    that is no key), lists as tuples, other tables as sorted pairs."""
+    """Return the catalog's value of a valid form: tables as its values (named `name`, where their name is no key),
+    lists as tuples, other tables as sorted pairs."""
     if isinstance(written, Form):
         table = written.declares
         values: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def schema(file: str) -> dict[str, Any]:
 
 
 def _clean(node: Any) -> Any:
-    """Return the schema without null, which TOML has no word for, made-up titles, and draft-7 traps."""
+    """Return the schema without null, which TOML has no word for, without made-up titles and draft-7 traps."""
     if isinstance(node, list):
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
