@@ -1,9 +1,9 @@
-"""Models' answers in a SQLite file beside the runs, so that another process need not ask again. The `AnswerStore` port.
+"""Stores models' answers in a SQLite file beside the runs, for reuse by other processes. The `AnswerStore` port.
 
 Rules:
-1. A cache: whatever is wrong with the file, there is no answer in it, and nothing is raised. It is said once.
-2. What is in it decides nothing: answers read from it go the way of any answer, and the core keeps only candidates.
-3. As private as the runs it lies beside. One table; a file made by another version of it is left alone and not used.
+1. It is a cache: if anything is wrong with the file, there is no answer, and nothing is raised. That is reported once.
+2. A stored answer has no authority: it is processed like any answer, and the core keeps only candidates.
+3. It is as private as the runs beside it. It has one table; a file of another version is left alone and not used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bundle_router.ports import Diagnostics
 
 FILE: Final = "answers.sqlite"
 MAX_TEXT: Final = 65_536
-"""Characters of one answer that are kept at all."""
+"""Maximum characters of an answer that is stored."""
 BUSY_MS: Final = 500
-"""How long a look-up waits for another process's write: a question's deadline is running."""
+"""Milliseconds that a look-up waits for another process's write, since a question has a deadline."""
 
 
 class SqlAnswers:
-    """Answers by question key in `folder/answers.sqlite`. The file is made when the first answer is kept."""
+    """Answers by question key, in `folder/answers.sqlite`. The file is created with the first answer."""
 
     def __init__(self, folder: str | Path, diagnostics: Diagnostics) -> None:
         self._path = Path(folder) / FILE
@@ -34,7 +34,7 @@ class SqlAnswers:
         self._warned = False
 
     def get(self, key: str) -> str | None:
-        """Return the text kept under the key, unless it is too old, or from the future: the clock was set back then."""
+        """Return the stored answer; None if it is too old, or from the future because the clock was set back."""
         if not self._path.exists():
             return None
         from sqlalchemy.exc import SQLAlchemyError
@@ -53,7 +53,7 @@ class SqlAnswers:
         return str(row[0]) if row is not None else None
 
     def put(self, key: str, text: str, ttl_s: float) -> None:
-        """Keep the text, and forget what is too old."""
+        """Store the text, and delete expired answers."""
         if len(text) > MAX_TEXT:
             return
         from sqlalchemy.dialects.sqlite import insert
@@ -78,7 +78,7 @@ class SqlAnswers:
                 self._opened = None
 
     def _open(self) -> tuple[Any, Any]:
-        """Return the engine and the table, made on first use: SQLModel's import takes a quarter of a second."""
+        """Return the engine and the table, created on first use: importing SQLModel takes a quarter of a second."""
         with self._lock:
             if self._opened is None:
                 from sqlalchemy import event
@@ -96,7 +96,7 @@ class SqlAnswers:
                 from sqlalchemy.schema import CreateIndex, CreateTable
 
                 table = _table()
-                with engine.begin() as connection:  # `create(checkfirst=True)` fails where another makes it just now
+                with engine.begin() as connection:  # `create(checkfirst=True)` fails if another process creates it now
                     connection.execute(CreateTable(table, if_not_exists=True))
                     for index in table.indexes:
                         connection.execute(CreateIndex(index, if_not_exists=True))
@@ -115,7 +115,7 @@ _DECLARING: Final = Lock()
 
 
 def _table() -> Any:
-    """Return the SQLModel table, declared once in a process, however many stores and threads want it at once."""
+    """Return the SQLModel table, declared once per process for all stores and threads."""
     with _DECLARING:
         if not _TABLE:
             from sqlmodel import Field, SQLModel

@@ -1,17 +1,17 @@
 """The artifacts of one run: bytes in files named by their digest, `artifacts/sha256/ab/abcdef…`.
 
 Rules:
-1. The path comes from the digest of the bytes and from nothing else; a digest to read is 64 lower-case hex digits.
-2. A file appears whole or not at all: written beside, then renamed. Content that is there is not written again.
-3. Nothing is reached through a symbolic link: every directory is opened relative to the one above, without following.
-4. Bytes read are checked against their name before anyone sees them.
-5. Directories are 0700 and files 0600; a directory of another user, or one that others may enter, is refused.
+1. Only the digest of the bytes determines the path. A digest to read must be 64 lower-case hex digits.
+2. A file is written atomically: to a temporary file, then renamed. Existing content is not written again.
+3. No symbolic link is followed: every directory is opened relative to the one above it.
+4. Bytes that are read are checked against their name before they are returned.
+5. Directories have mode 0700, files 0600. A directory of another user, or one that others may enter, is refused.
 6. Equal bytes are stored once for a folder of runs: each file is a hard link to the one in `.artifacts` beside the
-   runs. One that has no other link is named by no run any more, and `free` deletes it. A run can be copied whole. Where
-   hard links can't be had, a run has a copy of its own.
+   runs. A file there without another link belongs to no run, and `free` deletes it. A run can be copied whole. Without
+   hard links, each run has its own copy.
 
-What a file is (type, name, who sent it) stands in the run's records, not here: equal bytes may have many stories.
-No descriptor is held between calls, so a store needs no closing; `put` may be called from several threads.
+The type, name and origin of a file are in the run's records, because equal bytes may have several of each. No
+descriptor is held between calls, so a store needs no closing. Several threads may call `put`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bundle_router.errors import CorruptRun, StorageError, storage_error
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 POOL: Final = ".artifacts"
-"""Beside the runs; no run id starts with a dot."""
+"""Folder of shared artifacts, beside the runs; no run id starts with a dot."""
 
 _FOLDER: Final = re.compile(r"[0-9a-f]{2}")
 _BESIDE: Final = ".new-"
@@ -41,15 +41,15 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a F
 
 
 class ArtifactReader:
-    """Reads the artifacts of a run that this or another process writes. Needs no lock: files never change."""
+    """Reads the artifacts of a run that any process may be writing. Needs no lock, because files never change."""
 
     def __init__(self, run_dir: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> None:
         self._run_dir = os.fspath(run_dir)
         self._max_bytes = max_bytes
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes. Raises RequestError for what is not a digest, KeyError if absent, CorruptRun if they
-        differ, StorageError when they can't be read."""
+        """Return the bytes. Raises RequestError for an invalid digest, KeyError if absent, CorruptRun if they do not
+        match the digest, StorageError if they can't be read."""
         check_digest(sha256)
         try:
             with self._folder(sha256[:2]) as folder:
@@ -67,14 +67,14 @@ class ArtifactReader:
         return data
 
     def iter(self) -> Iterator[ArtifactFile]:
-        """Yield every artifact, ordered by digest. Passes over unfinished writes and strangers, which `problems`
-        names."""
+        """Yield every artifact, ordered by digest. Skips unfinished writes and foreign files, which `problems`
+        reports."""
         for name, found in self._entries():
             if SHA256.fullmatch(name.rpartition("/")[2]) and stat.S_ISREG(found.st_mode):
                 yield ArtifactFile(name.rpartition("/")[2], found.st_size)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong in the store: changed bytes, links, strangers. Reads every artifact."""
+        """Yield the store's errors: changed bytes, links, foreign files. Reads every artifact."""
         for path, found in self._entries():
             folder, _, name = path.rpartition("/")
             if name.startswith(_BESIDE):
@@ -87,10 +87,10 @@ class ArtifactReader:
                 except CorruptRun as error:
                     yield error.message
                 except KeyError:
-                    continue  # pruned while we looked
+                    continue  # pruned meanwhile
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
-        """`ab/abcdef…` and what it is, in order; absent directories are empty ones."""
+        """Yield `ab/abcdef…` with its status, in order. An absent directory counts as empty."""
         with suppress(FileNotFoundError), self._folder() as top:
             for outer in sorted(os.listdir(top)):  # noqa: PTH208 - a descriptor, not a path
                 found = os.stat(outer, dir_fd=top, follow_symlinks=False)
@@ -107,7 +107,7 @@ class ArtifactReader:
 
     @contextmanager
     def _folder(self, *inner: str, make: bool = False, durable: bool = False) -> Iterator[int]:
-        """Give a descriptor of `artifacts/sha256[/ab]`, each step opened from the last, never through a link."""
+        """Yield a descriptor of `artifacts/sha256[/ab]`. Each level is opened from its parent, never by a link."""
         fd = os.open(self._run_dir, _DIRECTORY)
         try:
             for name in ("artifacts", "sha256", *inner):
@@ -163,9 +163,9 @@ class ArtifactReader:
 
 
 class RunArtifacts(ArtifactReader):
-    """The store of a run that this process writes. Implements `ports.ArtifactStore`.
+    """The artifact store of a run that this process writes. Implements `ports.ArtifactStore`.
 
-    `durable`: `put` returns when the bytes survive power loss. `shared`: equal bytes are stored once for all its runs.
+    `durable`: `put` returns when the bytes survive power loss. `shared`: equal bytes are stored once for all runs.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class RunArtifacts(ArtifactReader):
         self._durable = durable
 
     def put(self, data: bytes) -> str:
-        """As `ports.ArtifactStore.put`."""
+        """See `ports.ArtifactStore.put`."""
         check_size(len(data), self._max_bytes)
         sha256 = hashlib.sha256(data).hexdigest()
         try:
@@ -193,7 +193,7 @@ class RunArtifacts(ArtifactReader):
         return sha256
 
     def _is_there(self, sha256: str, size: int, folder: int) -> bool:
-        """Return True when the content is stored. A file of another size was torn by a power loss."""
+        """Return whether the content is stored. A file of another size was torn by power loss."""
         try:
             found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -202,12 +202,12 @@ class RunArtifacts(ArtifactReader):
             self._raise_corrupt(sha256, "a link or another kind of file stands in its place")
         if found.st_size != size:
             return False
-        if self._durable:  # whoever wrote it may not have waited for the disk
+        if self._durable:  # its writer may not have synced it
             _sync(sha256, folder)
         return True
 
     def _keep(self, sha256: str, data: bytes, folder: int) -> None:
-        """Link the content that another run has, or write it and let others link it."""
+        """Link the shared copy of the content, or write it and share it."""
         if self._pool is not None and self._pool.link_into(folder, sha256, data):
             if self._durable:
                 _sync(sha256, folder)
@@ -228,7 +228,7 @@ class RunArtifacts(ArtifactReader):
             finally:
                 os.close(fd)
             os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:  # who is interrupted leaves nothing half written, too
+        except BaseException:  # an interrupted caller must leave no half-written file either
             with suppress(OSError):
                 os.unlink(beside, dir_fd=folder)
             raise
@@ -237,14 +237,14 @@ class RunArtifacts(ArtifactReader):
 
 
 class ArtifactPool:
-    """The one copy of equal bytes for a folder of runs. Nothing here is needed to read a run, and nothing is raised:
-    what can't be shared is stored once more."""
+    """The shared copies of equal bytes, for a folder of runs. Reading a run does not need it. It never raises: content
+    that can't be shared is stored again."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._top = Path(root) / POOL
 
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
-        """Link the content into a run's folder; False where it is not here, or is not what its name says."""
+        """Link the content into a run's folder. Return False if the pool has no valid copy of it."""
         with suppress(OSError), self._open_folder_of(sha256, make=False) as own:
             fd = os.open(sha256, _READ, dir_fd=own)
             try:
@@ -256,19 +256,19 @@ class ArtifactPool:
                 return False
             beside = _BESIDE + secrets.token_hex(8)
             os.link(sha256, beside, src_dir_fd=own, dst_dir_fd=folder, follow_symlinks=False)
-            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # over one that was torn, too
+            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # replaces a torn file too
             with suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=folder)  # renaming a link to itself leaves both
+                os.unlink(beside, dir_fd=folder)  # renaming a link to the same file keeps both names
             return True
         return False
 
     def take(self, folder: int, sha256: str) -> None:
-        """Make a run's file the one that others link."""
+        """Add a run's file to the pool, for other runs to link."""
         with suppress(OSError), self._open_folder_of(sha256, make=True) as own:
             os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=own, follow_symlinks=False)
 
     def free(self) -> int:
-        """Delete what no run names any more; return how many bytes that was."""
+        """Delete files that no run names; return their total bytes."""
         freed = 0
         for inner in sorted(self._folders()):
             with suppress(OSError):
@@ -290,7 +290,7 @@ class ArtifactPool:
 
     @contextmanager
     def _open_folder_of(self, sha256: str, *, make: bool) -> Iterator[int]:
-        """Give a descriptor of the folder for a digest. Raises OSError for none, a link or one not private."""
+        """Yield a descriptor of the folder for a digest. Raises OSError if it is absent, a link, or not private."""
         path = self._top / sha256[:2]
         if make:
             for folder in (self._top, path):
@@ -317,7 +317,7 @@ def _has_bytes(fd: int, data: bytes) -> bool:
 
 
 def free_unfinished(run_dir: str | os.PathLike[str], before: float) -> None:
-    """Delete what writes that did not finish have left in a run, if it is older than `before` (seconds since 1970)."""
+    """Delete files of unfinished writes in a run that are older than `before` (seconds since 1970)."""
     for path in Path(run_dir, "artifacts", "sha256").glob(f"*/{_BESIDE}*"):
         with suppress(OSError):
             if path.lstat().st_mtime < before:
@@ -334,7 +334,7 @@ def _sync(name: str, folder: int) -> None:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    """Write through a view, so that storing takes no second copy. A full disk gives a short write first."""
+    """Write through a memoryview, so that no second copy is made. A full disk first causes a short write."""
     view = memoryview(data)
     while view:
         written = os.write(fd, view)

@@ -1,9 +1,9 @@
 """The base ranking (bm25s) and the stemmer (PyStemmer): the only module that imports either, or numpy.
 
-Why bm25s: on 3,598 tools it answers in 0.02 ms (tantivy 0.28 ms), and ranks better from one weighted document (R@1
-0.848) than tantivy from a sum over fields (0.664). It rebuilds in 0.08 s what tantivy updates in 0.01 s, but with the
-scores of a fresh build, which tantivy's statistics do not give until its segments are merged. What bm25s lacks, a
-weight for each query term, is the loop in `_Matrix.scores`.
+Why bm25s: on 3,598 tools it answers in 0.02 ms (tantivy 0.28 ms), and ranks one weighted document better (R@1 0.848)
+than tantivy ranks a sum over fields (0.664). It rebuilds in 0.08 s what tantivy updates in 0.01 s, but with the scores
+of a fresh build, which tantivy gives only after merging its segments. bm25s has no weights for query terms, so
+`_Matrix.scores` adds them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 K1: Final = 3.0
-"""Saturation. Documents repeat a term by the weight of its field (2 for a description), hence twice the usual 1.5."""
+"""BM25's saturation. Documents repeat a term by its field's weight (2 for a description): twice the usual 1.5."""
 B: Final = 0.6
 FORMAT: Final = "bundle-router.index/2"
 _MASKS: Final = 64
 _BLOCK: Final = 16
 _TINY: Final = 5e-324
 MAX_STEMS: Final = 50_000
-"""Words whose stems are kept."""
+"""Maximum words whose stems are cached."""
 
 
 @cache
 def _library() -> Any:
     import bm25s  # 0.1 s with numpy
 
-    # It sets its own logger to DEBUG, so that every root handler would print how each index is built.
+    # bm25s sets its logger to DEBUG, so every root handler would print how each index is built.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
@@ -63,12 +63,12 @@ _BRITISH: Final = (
     (re.compile(r"^(travel|cancel|model|label|signal|channel)l(?=ed|er|ing)"), r"\1"),
     (re.compile(r"^(lic|def|off)ence(s?)$"), r"\1ense\2"),
 )
-"""British endings, and the American ones. What else they hit is hit in the texts and in the request alike."""
+"""British endings and their American forms. False matches do no harm: they change texts and requests alike."""
 
 
 @cache
 def english_stemmer() -> Stem:
-    """Snowball's English stemmer, for British spelling too. Words in other scripts come back as they are."""
+    """Return Snowball's English stemmer, for British spelling too. Words in other scripts are unchanged."""
     import Stemmer
 
     local = threading.local()
@@ -89,7 +89,7 @@ def english_stemmer() -> Stem:
 
 
 class LexicalIndex:
-    """An `Index` in memory, or memory-mapped from a folder. See the protocol for what it promises."""
+    """An `Index` in memory, or memory-mapped from a folder. See the protocol for its promises."""
 
     def __init__(self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source) -> None:
         self._revision = revision
@@ -98,7 +98,7 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, documents: Iterable[Document], *, revision: str) -> LexicalIndex:
-        """Index the documents; the last one of an id and collection counts."""
+        """Index the documents; of several with one id and collection, the last."""
         return cls._of({(doc.collection, doc.id): doc for doc in documents}, revision)
 
     @classmethod
@@ -114,7 +114,7 @@ class LexicalIndex:
     def updated(
         self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
     ) -> LexicalIndex:
-        """Return a new index with some documents replaced, for when one server changed."""
+        """Return a new index with some documents replaced, after one server has changed."""
         documents = {(doc.collection, doc.id): doc for doc in self._source.documents}
         for key in remove:
             documents.pop(key, None)
@@ -150,9 +150,9 @@ class LexicalIndex:
         return [term for term in terms if term in columns]
 
     def save(self, folder: Path) -> None:
-        """Write the index into an empty or new folder; `index.json` is written last, so half an index is none.
+        """Write the index into an empty or new folder; `index.json` last, so that half an index is not loaded.
 
-        It holds a checksum of every file that is read with it: bytes that rotted would rank, or break every search.
+        It holds checksums of the other files: damaged bytes would change ranks, or break every search.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for name, matrix in self._matrices.items():
@@ -172,7 +172,7 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, folder: Path, *, revision: str) -> LexicalIndex | None:
-        """Return the saved index, memory-mapped; None when there is none of this revision, format and setting."""
+        """Return the saved index, memory-mapped; None if there is none of this revision, format and setting."""
         try:
             meta = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             wanted = {"format": FORMAT, "revision": revision, "k1": K1, "b": B}
@@ -182,18 +182,18 @@ class LexicalIndex:
                 return None
             matrices = {name: _Matrix.load(folder / name) for name in COLLECTIONS}
         except (OSError, ValueError, KeyError):
-            return None  # a cache: whatever is wrong with it, it is built again
+            return None  # a cache: if anything is wrong with it, it is built again
         return cls(revision, matrices, _Source(folder=folder, check=meta.get("documents", "")))
 
 
 def _checksums(folder: Path) -> list[list[str | int]]:
-    """Of the files in the collections' folders, by name. Against accidents, so of the fast kind."""
+    """Return the checksums of the files in the collections' folders, by name: fast ones, which find accidents only."""
     files = sorted(file for name in COLLECTIONS for file in (folder / name).iterdir())
     return [[str(file.relative_to(folder)), zlib.crc32(file.read_bytes())] for file in files]
 
 
 class _Source:
-    """The indexed documents, which only an update needs: read from the saved folder when it comes to that."""
+    """The indexed documents, which only an update needs; read from the saved folder on demand."""
 
     def __init__(self, documents: tuple[Document, ...] | None = None, *, folder: Path | None = None, check: str = ""):
         self._documents, self._folder, self._check = documents, folder, check
@@ -216,7 +216,7 @@ def _without_a_letter(word: str) -> set[str]:
 
 
 def _one_apart(one: str, other: str) -> bool:
-    """Return whether one letter was added, dropped or replaced, or two neighbours swapped."""
+    """Return whether the words differ by one letter added, dropped or replaced, or by two neighbours swapped."""
     if len(one) != len(other):
         long, short = sorted((one, other), key=len, reverse=True)
         return len(long) - len(short) == 1 and short in _without_a_letter(long)
@@ -227,14 +227,14 @@ def _one_apart(one: str, other: str) -> bool:
 
 
 def _best_places(scores: NDArray[Any], k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows and columns of each row's scores above zero, its best first and at least its best `k`. Columns stand
-    in id order, so that a stable sort settles ties by id, also at the cut."""
+    """Return rows and columns of each row's positive scores, best first, at least the best `k`. Columns are in id
+    order, so a stable sort breaks ties by id, also at the cut."""
     import numpy as np
 
     count, length = scores.shape
     blocks, highest = length // _BLOCK, scores
     if blocks > 2 * k:
-        # `k` blocks have a score as high as the k-th best of their highest ones: what is lower is not looked at.
+        # `k` blocks have a score as high as the k-th best of the blocks' maxima, so lower scores are not sorted.
         highest = scores[:, : blocks * _BLOCK].reshape(count, _BLOCK, blocks).max(axis=1)
     least = np.partition(highest, -k, axis=1)[:, -k, None] if highest.shape[1] > k else _TINY
     chosen = np.flatnonzero(scores >= np.maximum(least, _TINY))
@@ -270,7 +270,7 @@ class _Matrix:
         bm25s = _library()
         ids = [doc.id for doc in documents]
         ranker = bm25s.BM25(method="lucene", k1=K1, b=B)
-        # bm25s can't index nothing: a collection without terms gets one row that no query can reach.
+        # bm25s can't index an empty collection: one without terms gets one row that no query can match.
         terms = [list(doc.terms) for doc in documents] if any(doc.terms for doc in documents) else [["\0"]]
         vocabulary = {term: column for column, term in enumerate(sorted({t for row in terms for t in row}))}
         numbers = [[vocabulary[term] for term in row] for row in terms]
@@ -286,7 +286,7 @@ class _Matrix:
         total = max(len(ids), 1)
         idf = np.log1p((total - holders + 0.5) / (holders + 0.5)).astype(np.float32)
         scores = ranker.scores
-        # Plain arrays, also of files that are mapped: to slice a memmap costs more than to add it up.
+        # Plain arrays over memory-mapped files: slicing a memmap costs more than summing it.
         data, rows = np.asarray(scores["data"]), np.asarray(scores["indices"])
         return cls(ids, ranker.vocab_dict, data, rows, np.asarray(starts), idf, ranker)
 
@@ -322,8 +322,8 @@ class _Matrix:
     def search(
         self, queries: Sequence[Mapping[str, float]], k: int, within: frozenset[str] | None, counting: bool
     ) -> list[Hits]:
-        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms a document holds. Each
-        query has a row of sums of its own, and all are added up at once."""
+        """See `Index.search`: the weighted sum of BM25 scores, and of the rarity of the terms in each document. Each
+        query has its own row of sums; all are computed together."""
         import numpy as np
 
         columns, count = self.columns, len(self.ids)
@@ -363,7 +363,7 @@ class _Matrix:
 
     @cached_property
     def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
-        """Rows of the permitted documents, in id order. Kept for the sets seen last."""
+        """Return the function that gives the rows of the permitted documents, in id order. Caches the latest sets."""
         import numpy as np
 
         at = {id_: row for row, id_ in enumerate(self.ids)}

@@ -1,10 +1,10 @@
 """Config files on disk: the shipped folder, a project's folder over it, and the scaffold.
 
 Rules:
-1. All files of a folder are read as of one moment: what changed while it was read is read again, and a folder that
-   keeps changing is refused rather than taken half old and half new.
-2. Only regular files are opened (a symlink to one will do), and no more of them is read than is allowed.
-3. The scaffold never overwrites.
+1. All files of a folder are read as of one moment: files that change meanwhile are read again. A folder that keeps
+   changing is refused, so that no mixture of old and new files is used.
+2. Only regular files are opened (a symlink to one is fine), and no more than the maximum size is read.
+3. The scaffold never overwrites files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bundle_router.dataclass import dataclass
 from bundle_router.errors import ConfigError, Problem, RequestError
 
 _READS: Final = 6
-"""Times a folder that changes under the reader is read before giving up."""
+"""Maximum attempts to read a folder that changes meanwhile."""
 
 
 def shipped_folder() -> Path:
@@ -32,7 +32,7 @@ def shipped_folder() -> Path:
 
 
 def _shipped_folder(name: str) -> Path:
-    """Return a folder of shipped files: inside an installed package, or at the top of a checkout."""
+    """Return a folder of shipped files: in the installed package, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     installed = package / f"default_{name}"
     return installed if installed.is_dir() else package.parent.parent / name
@@ -42,8 +42,8 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     """Return the files of a project's config folder and of the shipped one, for `bundle_router.core.config.load` and
     `check`.
 
-    `config=None`: the shipped config alone. A file that can't be read comes back with its `fault`. Raises ConfigError
-    when the folder does not exist, is not a folder, holds none of the config files, or keeps changing.
+    `config=None`: only the shipped config. An unreadable file is returned with its `fault`. Raises ConfigError if the
+    folder does not exist, is no folder, has no config file, or keeps changing.
     """
     shipped = shipped_folder()
     if config is None:
@@ -61,8 +61,8 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
 
 def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
     """Return the file of reviewed content that a bundle calls `name` (`repo/SKILL.md`): in the `bundles/` folder beside
-    the config folder, else in the one that comes with the package; None where neither holds it. A link that leads out
-    of its folder is not followed."""
+    the config folder, else in the package's own; None if neither has it. A link that leads out of its folder is not
+    followed."""
     folders = [_shipped_folder("bundles")]
     if config is not None:
         folders.insert(0, Path(config).resolve().parent / "bundles")
@@ -74,7 +74,7 @@ def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | Non
 
 
 def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: int) -> str | None:
-    """Return the first `max_bytes` of a bundle's content as text; None where it is not there or can't be read."""
+    """Return the first `max_bytes` of a bundle's content as text; None if it is absent or unreadable."""
     path = content_file(config, name)
     if path is None:
         return None
@@ -86,13 +86,13 @@ def read_content(config: str | os.PathLike[str] | None, name: str, max_bytes: in
 
 
 def fingerprint(files: Sequence[ConfigFile]) -> str:
-    """Return a digest of what was read, which tells a reloading service whether to load again."""
+    """Return a digest of the files, by which a reloading service knows whether to load them again."""
     return digest_of([[file.layer, file.name, file.text, str(file.fault or "")] for file in files])
 
 
 def stamp_of(config: str | os.PathLike[str]) -> tuple[object, ...]:
-    """Return what tells whether a config folder may have changed: the names, times, sizes and inodes of its files and
-    of what was learned for it. Equal stamps within one tick of the file system's clock may be of different texts."""
+    """Return a value that differs if a config folder has changed: names, times, sizes and inodes of its files and of
+    its learned files. Texts that differ may have equal stamps within one tick of the file system's clock."""
     folder = Path(config)
     found: list[tuple[object, ...]] = []
     for path in sorted({*folder.glob("*.toml"), *folder.glob("learned/*"), folder}):
@@ -119,7 +119,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _displayed_path(folder: Path) -> Path:
-    """Return the folder as someone in the current folder would write it."""
+    """Return the folder's path as a user in the current folder would write it."""
     try:
         return folder.relative_to(Path.cwd())
     except ValueError:
@@ -127,7 +127,7 @@ def _displayed_path(folder: Path) -> Path:
 
 
 def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
-    """Return what two readings in a row agree on stood there between them. Times of change are too coarse to tell."""
+    """Return a snapshot: two successive readings must be equal, as modification times are too coarse to tell."""
     last = None
     for _ in range(_READS):
         try:
@@ -155,12 +155,12 @@ def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
 
 @lru_cache(16)
 def _read_before(file: ConfigFile) -> ConfigFile:
-    """Return the file that was read before and says the same, with what was made of it: half of a router's opening."""
+    """Return the cached file with equal content and its parsed value, which saves half of opening a router."""
     return file
 
 
 def _read_bytes(path: Path) -> bytes:
-    """At most one byte more than is allowed. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    """Return at most one byte above the maximum. O_NONBLOCK: a FIFO without a writer would block for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -180,7 +180,7 @@ def _note_on(kept: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScaffoldedFile:
-    """One file of the scaffold. `kept`: it was there before and was not touched. `note`: what to do about it, if
+    """One file of the scaffold. `kept`: it existed and was not changed. `note`: what the user should do about it, if
     anything."""
 
     path: str
@@ -189,9 +189,9 @@ class ScaffoldedFile:
 
 
 def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
-    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`, and return what was written.
+    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`; return the files.
 
-    Raises RequestError when something can't be written; what was written before stays.
+    Raises RequestError if a file can't be written; files written before it stay.
     """
     root = Path(target)
     folder = shipped_folder()

@@ -1,4 +1,4 @@
-"""The file of a config folder that keeps what was changed in it and why (see `review.config_changes`)."""
+"""The journal of a config folder: what was changed in it, and why (see `review.config_changes`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bundle_router.review.config_changes import FILE_NAME, ConfigChange, changes
 
 
 def append_change(folder: Path, change: ConfigChange) -> Path:
-    """Add a line, and return where. It is on disk when this returns. Raises StorageError."""
+    """Append a line, and return the journal's path. It is on disk when this returns. Raises StorageError."""
     path = folder / FILE_NAME
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -24,7 +24,7 @@ def append_change(folder: Path, change: ConfigChange) -> Path:
 
 
 def read_changes(folder: Path) -> list[ConfigChange]:
-    """Return what was kept, oldest first. Raises RequestError where a line can't be read."""
+    """Return the recorded changes, oldest first. Raises RequestError if a line can't be read."""
     try:
         text = (folder / FILE_NAME).read_text(encoding="utf-8")
     except FileNotFoundError:

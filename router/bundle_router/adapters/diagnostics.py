@@ -1,12 +1,12 @@
-r"""What the operator should know, on standard error: the `Diagnostics` port, and the one owner of structlog.
+r"""Messages for the operator on standard error: the `Diagnostics` port, and the only user of structlog.
 
 1. Standard error only, looked up at each event. Standard output may be a protocol stream.
-2. structlog is imported at the first event that is above the threshold, and wrapped around this module's own writer:
-   its global configuration belongs to the host application and is neither read nor changed.
-3. Redaction comes after every value has become plain text or JSON, so that no `repr` and no error message gets by it.
-4. One record is one line, of printable characters: control, escape, bidirectional and tag characters, line
-   separators and lone surrogates are shown as `\u001b`, `\u202e`. So there is no colour either.
-5. An error is its type, its message and the lines it went through. Never the values of variables.
+2. structlog is imported at the first event above the threshold, and wrapped around this module's own writer. Its
+   global configuration belongs to the host application, and is neither read nor changed.
+3. Redaction comes after every value has become plain text or JSON, so that it covers every `repr` and error message.
+4. One record is one line of printable characters: control, escape, bidirectional and tag characters, line separators
+   and lone surrogates are shown as `\u001b`, `\u202e`. So there is no colour either.
+5. An error is shown as its type, message and stack lines, never with the values of variables.
 6. Nothing raises: diagnostics that can't be written are dropped and counted.
 """
 
@@ -29,22 +29,22 @@ Form = Literal["auto", "json", "console"]
 LEVELS: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 MAX_TEXT: Final = 4_000
-"""Characters of one text in an event; the rest is counted."""
+"""Maximum characters of one text in an event; the rest is only counted."""
 MAX_ITEMS: Final = 100
 MAX_DEPTH: Final = 8
 MAX_FRAMES: Final = 20
 MAX_CAUSES: Final = 5
 MAX_LOOKED_AT: Final = 200_000
-"""Characters of one text that are redacted at all, before it is cut to `MAX_TEXT`."""
+"""Maximum characters of one text that are redacted before it is cut to `MAX_TEXT`."""
 
 Event = MutableMapping[str, Any]
 
 
 class StderrDiagnostics:
-    """Writes events as JSON lines, or as readable lines when standard error is a terminal.
+    """Writes events as JSON lines, or as readable lines if standard error is a terminal.
 
-    `level` is the lowest level written. `stream` is for tests and hosts that redirect; by default it is whatever
-    `sys.stderr` is at the time of the event. `dropped` counts the events that could not be written.
+    `level` is the lowest level written. `stream` is for tests and hosts that redirect; the default is `sys.stderr` at
+    the time of the event. `dropped` counts the events that could not be written.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class StderrDiagnostics:
         self.dropped = 0
 
     def event(self, level: str, name: str, **fields: object) -> None:
-        """One record. `level` is `debug`, `info`, `warning` or `error` (anything else counts as `error`).
+        """Write one record. `level` is `debug`, `info`, `warning` or `error` (anything else counts as `error`).
 
-        Fields may be any objects: exceptions are described by rule 5, what is no JSON value is shown by its bounded
-        `repr`. A field called `time`, `level` or `event` gets a trailing underscore.
+        Fields may be any objects: exceptions are described by rule 5, other non-JSON values by their bounded `repr`. A
+        field called `time`, `level` or `event` gets a trailing underscore.
         """
         number = LEVELS.get(level, LEVELS["error"])
         if number < self._threshold:
@@ -99,7 +99,7 @@ class StderrDiagnostics:
         form = self._form
         if form == "auto":
             stream = self._output_stream()
-            terminal = getattr(stream, "rich_proxied_file", stream)  # what a progress bar stands in front of
+            terminal = getattr(stream, "rich_proxied_file", stream)  # the stream behind a progress bar
             form = "console" if terminal.isatty() else "json"
         return visible(
             json.dumps(event, allow_nan=False, separators=(",", ":")) if form == "json" else _console_line(event)
@@ -112,7 +112,7 @@ class StderrDiagnostics:
         return stream
 
     def write(self, line: str) -> None:
-        """One line, in one write, then flushed. Raises what the stream raises."""
+        """Write one line at once, then flush. Raises what the stream raises."""
         stream = self._output_stream()
         encoding = getattr(stream, "encoding", None) or "utf-8"
         safe = line.encode(encoding, "backslashreplace").decode(encoding)
@@ -122,14 +122,14 @@ class StderrDiagnostics:
 
 
 class _Writer:
-    """What structlog calls with the finished line, by the name of its level."""
+    """The logger that structlog calls with the finished line, by a method named like its level."""
 
     def __init__(self, diagnostics: StderrDiagnostics) -> None:
         self.debug = self.info = self.warning = self.error = diagnostics.write
 
 
 def visible(text: str) -> str:
-    """Return the text with every character that is not printable shown as `\\u001b` or `\\U000e0041`. Idempotent."""
+    """Return the text with every non-printable character shown as `\u001b` or `\U000e0041`. Idempotent."""
     if text.isprintable():
         return text
     return "".join(
@@ -138,7 +138,7 @@ def visible(text: str) -> str:
 
 
 def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
-    """Return the event with its fields beside its name, all of it plain JSON values."""
+    """Return the event with its fields on the same level as its name, all as plain JSON values."""
     fields = event.pop("fields")
     flat: Event = {"time": event["time"], "level": event["level"], "event": _plain_json(event["event"], 0)}
     for name, value in fields.items():
@@ -147,7 +147,7 @@ def _flatten_event(_logger: object, _method: str, event: Event) -> Event:
 
 
 def _plain_json(value: object, depth: int) -> Any:
-    """Return the value as JSON values, bounded in depth, length and number."""
+    """Return the value as JSON values, with bounded depth, length and number."""
     if value is None or isinstance(value, (bool, int)):
         return value if not isinstance(value, int) or abs(value) < 1 << 63 else _show_safely(repr, value)
     if isinstance(value, str):
@@ -174,7 +174,7 @@ def _show_safely(show: Callable[[Any], str], value: object) -> str:
 
 
 def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
-    """Type, message and stack of an exception, and of what caused it. No locals, no source lines."""
+    """Return type, message and stack of an exception and of its causes. No locals, no source lines."""
     described: dict[str, Any] = {
         "type": type(error).__qualname__,
         "message": _show_safely(str, error),
@@ -189,13 +189,13 @@ def _describe_error(error: BaseException, causes: int) -> dict[str, Any]:
 
 
 def _stack(trace: TracebackType | None) -> list[str]:
-    """`file:line in function` of the innermost frames, the place of the error last."""
+    """Return `file:line in function` of the innermost frames, the error's own last."""
     frames = deque(walk_tb(trace), maxlen=MAX_FRAMES)
     return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in frames]
 
 
 def _shorten_texts(value: Any) -> Any:
-    """Return texts cut to `MAX_TEXT`. Comes after redaction: half a token is no longer recognised."""
+    """Return the value with texts cut to `MAX_TEXT`. Runs after redaction, which can't recognise half a token."""
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
 """Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
 
-A spreadsheet takes a CSV cell that begins with `= + - @`, in any form of these, a tab or a line end for a formula, and
-records hold what strangers wrote. Where `;` parts cells, as in much of Europe, what is behind one is a cell too, and so
-behind a tab or line end. So in a *text* a `'` is written before each of those, and before a `'`; one taken away at each
-such place gives the text back. Numbers and booleans are never touched; Parquet, which has types, is exact.
+A spreadsheet takes a CSV cell for a formula if it begins with `= + - @` (in any variant), a tab or a line end, and
+records hold untrusted text. Where `;` separates cells, as in much of Europe, text after a `;`, a tab or a line end is a
+cell too. So in a *text* a `'` is written before each such character, and before a `'`; removing one `'` at each such
+place restores the text. Numbers and booleans are not changed. Parquet has types and is exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMULA = re.compile(rf"^(?=[{_SIGNS}\t\r\n])|(?<=[;\t\r\n])(?=[{_SIGNS}])")
 
 
 class Sink(Protocol):
-    """Takes the rows of one table."""
+    """Writes the rows of one table."""
 
     def write(self, batch: list[Row]) -> None: ...
 
@@ -34,7 +34,7 @@ class Sink(Protocol):
 
 
 class _Csv:
-    """RFC 4180 with a header; an absent value is an empty cell, a boolean is `true` or `false`, no text a formula."""
+    """RFC 4180 with a header. A missing value is an empty cell, a boolean `true`/`false`; no text is a formula."""
 
     def __init__(self, path: Path, table: Table) -> None:
         self._file = open(path, "w", encoding="utf-8", newline="", opener=_open_private)  # noqa: SIM115 - held until close
@@ -58,7 +58,7 @@ def _cell(value: Any) -> Any:
 
 
 class _Parquet:
-    """Parquet with one fixed schema, whatever the rows hold."""
+    """Parquet with one fixed schema, whatever rows there are."""
 
     def __init__(self, path: Path, table: Table) -> None:
         with needs_extra("an export as Parquet", "parquet"):
@@ -80,15 +80,15 @@ class _Parquet:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Keep an export as private as the records it repeats, whatever the umask."""
+    """Open a file that is as private as the records it copies, whatever the umask."""
     return os.open(path, flags, 0o600)
 
 
 def export(tables: Iterable[tuple[Table, list[Row]]], folder: Path, form: Format) -> list[tuple[Path, int]]:
-    """Write rows into `folder`, one file a table, and say which files and how many rows.
+    """Write rows into `folder`, one file a table; return the files and their numbers of rows.
 
-    Files of the same names are replaced. Raises NotInstalled without pyarrow, StorageError when the
-    folder can't be written.
+    Files of the same names are replaced. Raises NotInstalled without pyarrow, StorageError if the folder can't be
+    written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A folder as it is in a git revision, read by the `git` program."""
+"""Reads a folder from a git revision with the `git` program."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_BYTES: Final = 256 << 20
 
 
 def extract_revision(revision: str, folders: Sequence[str], target: Path) -> None:
-    """Write those of the folders (relative to the current one) that the revision holds beneath `target`.
+    """Write those of the folders (relative to the current one) that the revision contains below `target`.
 
-    Links are not written. Raises RequestError where git can't be had, or knows no such revision.
+    Links are not written. Raises RequestError if git is not available, or the revision does not exist.
     """
     if revision.startswith("-"):
         raise RequestError(f"{revision!r} is not a git revision")
@@ -31,7 +31,7 @@ def extract_revision(revision: str, folders: Sequence[str], target: Path) -> Non
     if len(data) > _MAX_BYTES:
         raise RequestError(f"{', '.join(present)} in {revision!r} is larger than {_MAX_BYTES:,} bytes")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        # Files alone, rather than by tarfile's filters, which Python has from 3.11.4 on.
+        # Only regular files. tarfile's filters would do this, but need Python 3.11.4.
         for member in archive:
             if member.isfile() and ".." not in Path(member.name).parts and not Path(member.name).is_absolute():
                 archive.extract(member, target, set_attrs=False)

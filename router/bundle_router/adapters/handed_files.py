@@ -1,10 +1,10 @@
-"""Files that one call hands to its tool: read-only copies of artifacts in a folder of their own.
+"""Files that one call passes to its tool: read-only copies of artifacts in a folder of their own.
 
 Rules:
-1. The folder is new, has a name nobody can guess, and is this user's alone (0700); files in it are 0400 and written
-   once. Their names come from the router and hold nothing that a tool or a server said.
-2. `close` takes the folder away with everything in it. It never raises: what can't be removed is left to the system's
-   own care for temporary files.
+1. The folder is new, has an unguessable name, and is private to this user (0700). Its files have mode 0400 and are
+   written once. Their names come from the router, never from a tool or a server.
+2. `close` deletes the folder with its files. It never raises: what can't be deleted is left to the system's clean-up of
+   temporary files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ScratchFolder:
         self._folders: dict[str, str] = {}
 
     def put(self, name: str, data: bytes, *, within: str = "") -> str:
-        """Return the path of a file with these bytes, for a tool. Raises StorageError."""
+        """Write a file with these bytes, and return its path for a tool. Raises StorageError."""
         try:
             if within not in self._folders:
                 self._folders[within] = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=within or None))

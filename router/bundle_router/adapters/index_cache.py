@@ -1,12 +1,12 @@
-"""Search indexes kept on disk between processes: `$XDG_CACHE_HOME/bundle-router/index` (`~/.cache` by default).
+"""Search indexes that are stored on disk between processes: `$XDG_CACHE_HOME/bundle-router/index` (default `~/.cache`).
 
 Rules:
-1. A cache: whatever is wrong with it (no home, read-only, full, half written, another's), there is nothing in it, and
-   nothing is raised.
-2. An index is written beside and renamed, so a reader sees a whole one or none. Two writers: the first one's stays.
-   One that can't be read makes room, or it would be built anew, and not kept, by every process from then on.
-3. It is read only from a folder that is ours and that nobody else may write: what is in it ranks bundles.
-4. The newest `KEPT` stay. What a writer that was killed left half written goes after `ABANDONED_S`.
+1. It is a cache: if anything is wrong with it (no home, read-only, full, foreign), it counts as empty; nothing is
+   raised.
+2. An index is written to a temporary folder and renamed, so a reader sees a whole one or none. Of two writers the first
+   wins. An unreadable index is deleted, or every process would build it again without storing it.
+3. It is read only from a folder that we own and that nobody else may write to, because its content ranks bundles.
+4. The newest `KEPT` indexes stay. Half-written ones of killed writers are deleted after `ABANDONED_S`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _HALF: Final = ".new-"
 
 
 def cache_folder() -> Path | None:
-    """Return where this user's indexes are kept; None for a user without a home."""
+    """Return the folder of this user's indexes; None for a user without a home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    if named.startswith("/"):  # the specification: a relative path is to be ignored
+    if named.startswith("/"):  # the XDG specification says to ignore a relative path
         return Path(named, "bundle-router", "index")
     home = os.environ.get("HOME", "")
     return Path(home, ".cache", "bundle-router", "index") if home.startswith("/") else None
 
 
 class IndexCache:
-    """Indexes by revision (`sha256:…`) in one folder, made when the first is kept."""
+    """Indexes by revision (`sha256:…`) in one folder, which the first `save` creates."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def load(self, revision: str, read: Callable[[Path], T | None]) -> T | None:
-        """Return what `read` makes of the index of that revision, or None."""
+        """Return the result of `read` on the stored index of that revision, or None."""
         place = self._place(revision)
         if place is None or not is_ours(place.parent) or not is_ours(place):
             return None
@@ -54,11 +54,11 @@ class IndexCache:
             shutil.rmtree(place, ignore_errors=True)
             return None
         with suppress(OSError):
-            os.utime(place)  # age is time since use
+            os.utime(place)  # age counts from the last use
         return found
 
     def save(self, revision: str, write: Callable[[Path], None]) -> bool:
-        """Keep what `write` puts into the folder it is given. Return whether there is one of that revision now."""
+        """Store the index that `write` puts into a folder. Return whether there is one of that revision now."""
         place = self._place(revision)
         if place is None:
             return False

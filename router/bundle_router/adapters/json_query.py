@@ -1,18 +1,18 @@
-"""JMESPath over JSON that strangers wrote, by expressions that agents wrote: bounded in steps and in what it makes."""
+"""JMESPath expressions of agents over untrusted JSON, bounded in steps and in the size of intermediate values."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 MAX_STEPS: Final = 1_000_000
-"""Visits of a node of the expression: about a second and a half."""
+"""Maximum visits of a node of the expression: about a second and a half."""
 MAX_MADE: Final = 2_000_000
-"""Items or characters of one value on the way: `[@, @][]` doubles, and so does `to_string`."""
+"""Maximum items or characters of an intermediate value: `[@, @][]` doubles it, and so does `to_string`."""
 
 
 def query_json(expression: str, value: Any) -> Any:
-    """Return what a JMESPath expression finds in a JSON value, None for nothing. Raises ValueError, in words, for what
-    is no expression, does not fit the value, or takes too much."""
+    """Return the result of a JMESPath expression on a JSON value, None for nothing. Raises ValueError, with a sentence,
+    if the expression is invalid, does not fit the value, or takes too much."""
     import jmespath
     from jmespath import visitor
     from jmespath.exceptions import JMESPathError

@@ -1,11 +1,11 @@
-"""What was learned and accepted, on disk: `<config>/learned/memory.json`, `tools.json` and `calibration.json`.
+"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json` and `calibration.json`.
 
 Rules:
-1. These three files are in force, and there are no others: a file is there because a person accepted it. To go back,
-   delete it (or restore the one your version control holds); the next `Router.open` sees it.
-2. A file is replaced whole or not at all (`text_files`).
-3. Only regular files are read, up to `MAX_BYTES`. A file that is not the version it says is a config error: nobody is
-   routed on the strength of it, and nobody without it unawares.
+1. Exactly these three files take effect. A file exists because a person accepted it. To go back, delete it (or restore
+   the version in your version control); the next `Router.open` sees that.
+2. A file is replaced atomically (`text_files`).
+3. Only regular files are read, up to `MAX_BYTES`. A file that is not of the version it claims is a config error, so
+   that nobody is routed by it, or unknowingly without it.
 4. `proposals.toml` beside them is text for people. Nothing reads it.
 """
 
@@ -43,10 +43,9 @@ T = TypeVar("T")
 
 
 def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
-    """Return what is in force for a config folder (None: nothing can be). Raises ConfigError naming every file that is
-    bad.
+    """Return the learned values of a config folder (None: none). Raises ConfigError, which names every invalid file.
 
-    Fit it to the catalog before it is used: `load_learned(folder).fitted_to(catalog)`.
+    Fit them to the catalog before use: `load_learned(folder).fitted_to(catalog)`.
     """
     if config_folder is None:
         return NOTHING
@@ -62,9 +61,9 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
-    """Put exactly this in force: write what there is, delete what there is not. Return the files now there.
+    """Make exactly these values effective: write those there are, delete the files of the others. Return the files.
 
-    Raises StorageError; what was written before it stays.
+    Raises StorageError; files written before the error stay.
     """
     folder = Path(config_folder, FOLDER)
     memory = memory_json(learned.memory, learned.known) if learned.memory is not None else None
@@ -93,7 +92,7 @@ def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T |
 
 
 def _read_bytes(path: Path) -> bytes | None:
-    """Return None where there is no such file. O_NONBLOCK: opening a FIFO that nobody writes would wait for ever."""
+    """Return the bytes, or None without such a file. O_NONBLOCK: a FIFO without a writer would block for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

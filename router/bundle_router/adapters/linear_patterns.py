@@ -1,4 +1,4 @@
-"""Regular expressions from agents and servers, over text from anywhere: RE2, in linear time whatever the pattern."""
+"""Regular expressions of agents and servers over untrusted text: RE2, in linear time for every pattern."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 from bundle_router.tools.expressions import MAX_BYTES, compile_expression
 
 SCHEMA_PROGRAM_BYTES: Final = 256 * 1024
-"""For a pattern of a schema: there may be thousands of them, and each takes this much at most to be made."""
+"""Maximum bytes of a schema pattern's program. A schema may have thousands of patterns."""
 
 
 class LinearPattern:
-    """A pattern made ready. `instructions` is how long its program is: what RE2 needs at its slowest is proportional
-    to the bytes of a text times that."""
+    """A compiled pattern. `instructions` is the length of its program: RE2's worst time is proportional to it times the
+    bytes of the text."""
 
     __slots__ = ("_expression", "instructions")
 
     def __init__(self, pattern: str, max_bytes: int) -> None:
-        # Of bytes: for texts the library counts characters, at three times the cost of the match.
+        # Over bytes: over text the library also counts characters, at three times the cost of the match.
         self._expression = compile_expression(_encoded(pattern), max_bytes=max_bytes, captures=False)
         self.instructions: int = self._expression.programsize
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return where in the text the pattern is first found."""
+        """Return start and end of the first match in the text, or None."""
         data = _encoded(text)
         found = self._expression.search(data)
         if found is None:
@@ -40,10 +40,11 @@ def _encoded(text: str) -> bytes:
 
 
 def compile_linear(pattern: str) -> LinearPattern:
-    """Return a pattern of a schema. Raises ValueError for one that RE2 does not take."""
+    """Compile a schema's pattern. Raises ValueError if RE2 rejects it."""
     return LinearPattern(pattern, SCHEMA_PROGRAM_BYTES)
 
 
 def compile_pattern(pattern: str) -> Callable[[str], tuple[int, int] | None]:
-    """Return where in a line the pattern is first found. Raises ValueError for one that RE2 does not take."""
+    """Return a function that finds the first match in a line (start, end). Raises ValueError if RE2 rejects the
+    pattern."""
     return LinearPattern(pattern, MAX_BYTES).find

@@ -1,7 +1,7 @@
-"""Event loops in threads of their own: for engines that have none, for connections to tool servers, for models.
+"""Event loops in threads of their own: for engines without a loop, for connections to tool servers, for models.
 
-Why a thread each: a connection belongs to the loop it was opened on while callers come from any loop and thread, a
-client library may hold its loop for a second, and a caller that blocks its own loop must not delay another's call.
+Each has a thread of its own, because a connection belongs to the loop it was opened on while callers come from any loop
+and thread, a client library may block its loop for a second, and a blocked caller must not delay another's call.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from bundle_router.errors import RequestError, ToolFailure, WrongContext
 T = TypeVar("T")
 
 CLEAN_UP_S = 5.0
-"""How long a coroutine that was cancelled may take to end."""
+"""Seconds that a cancelled coroutine may take to end."""
 
 
 def refuse_running_loop(what: str, instead: str) -> None:
-    """Raise WrongContext on a thread that runs an event loop: waiting there would stop the loop."""
+    """Raise WrongContext on a thread that runs an event loop, because waiting there would stop the loop."""
     if asyncio._get_running_loop() is not None:
         raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
 
 def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes loops of uvloop, where the extra `uvloop` is installed; None for asyncio's own."""
+    """Return uvloop's loop factory if the extra `uvloop` is installed; None for asyncio's own."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -43,8 +43,8 @@ def faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class LoopThread:
     """One event loop in a daemon thread, for callers on any thread or loop. Started on first use.
 
-    `make_executor` makes the loop's default executor. With `abandon_after_s`, `close` waits no longer than that for the
-    thread, and not at all for its executor: a library may hold either for minutes.
+    `make_executor` creates the loop's default executor. With `abandon_after_s`, `close` waits at most that long for the
+    thread, and not at all for its executor, as a library may block either for minutes.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class LoopThread:
 
     @property
     def ident(self) -> int | None:
-        """The thread's number (`threading.get_ident`); None before it is started."""
+        """The thread's number (`threading.get_ident`); None before it has started."""
         thread = self._thread
         return thread.ident if thread is not None else None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop. Cancelling the future cancels it.
+        """Start a coroutine on the loop. Cancelling the future cancels the coroutine.
 
-        Raises RequestError when this is closed, OSError or RuntimeError where the system has no thread or descriptor to
-        give; the coroutine is closed then.
+        Raises RequestError if this is closed, OSError or RuntimeError if the system has no thread or descriptor left;
+        the coroutine is closed then.
         """
         with self._lock:
             try:
@@ -82,14 +82,14 @@ class LoopThread:
                 raise
 
     def call_soon(self, callback: Callable[[], object], context: Context) -> asyncio.AbstractEventLoop:
-        """Have the callback called on the loop, which is returned. Raises as `submit` does."""
+        """Call the callback on the loop, and return the loop. Raises as `submit` does."""
         with self._lock:
             loop = self._start_loop()
             loop.call_soon_threadsafe(callback, context=context)
             return loop
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop. The caller holds the lock: what is begun under it is begun before the loop is told to
+        """Return the loop. The caller holds the lock, so that work begun under it starts before the loop is told to
         end."""
         if self.closed:
             raise RequestError(f"{self._name} is closed")
@@ -104,7 +104,7 @@ class LoopThread:
             loop = asyncio.new_event_loop()
             if executor is not None:
                 loop.set_default_executor(executor)
-            # The thread knows nothing of this object, so that one which is dropped unclosed ends its thread.
+            # The thread has no reference to this object, so an object dropped without closing ends its thread.
             waits = self._abandon_after_s is None
             thread = threading.Thread(target=_serve, args=(loop, waits), name=self._name, daemon=True)
             thread.start()
@@ -118,7 +118,7 @@ class LoopThread:
         return loop, thread
 
     def close(self) -> None:
-        """Cancel what is under way, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
+        """Cancel the work in progress, wait for it to end, and end the loop and its thread. Idempotent; blocks."""
         with self._lock:
             self.closed = True
             loop, thread = self._loop, self._thread
@@ -154,12 +154,12 @@ async def _cancel_the_rest() -> None:
 
 
 class Portal:
-    """Runs coroutines for threads without a loop, all on one loop, so that what they share belongs to one loop."""
+    """Runs coroutines for threads without a loop, all on one loop, so that objects they share belong to one loop."""
 
     def __init__(self) -> None:
         self._thread = LoopThread("bundle-router-loop")
         self.is_forked = False
-        """Whether this is a child process, and the portal its parent's."""
+        """Whether this is a child process, and the portal belongs to its parent."""
         _PORTALS.add(self)
 
     @property
@@ -167,9 +167,9 @@ class Portal:
         return self._thread.closed
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it to the end on the portal's loop and give its result. An interrupt cancels it and waits a little.
+        """Run a coroutine on the portal's loop and return its result. An interrupt cancels it and waits briefly.
 
-        Raises RequestError when the portal is closed, before or meanwhile.
+        Raises RequestError if the portal is closed, also meanwhile.
         """
         ended = threading.Event()
 
@@ -195,7 +195,7 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """Cancel what is under way, wait for it to record its end, and stop the loop. May be called again."""
+        """Cancel the work in progress, wait until its end is recorded, and stop the loop. Idempotent."""
         self._thread.close()
 
 
@@ -215,23 +215,23 @@ def _closed_error(what: str) -> RequestError:
 
 
 # --- the sessions' loop -----------------------------------------------------------------------------------------------
-# Where the process is ours, and nobody else's code can hold its loop, the sessions live on that one; where who calls
-# first has no loop, on the portal's, which it waits for anyway. Going over and back costs 40 to 70 µs of CPU.
+# If the process is ours, so that no foreign code can block its loop, the sessions run on that loop. If the first caller
+# has no loop, they run on the portal's, for which it waits anyway. Changing loops and back costs 40 to 70 µs of CPU.
 
 END_S = 2.0
 _SHARED: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def share_running_loop() -> None:
-    """Have sessions that are begun on this loop live on it. Close them before it ends."""
+    """Run sessions that are begun on this loop on this loop itself. Close them before it ends."""
     _SHARED.add(asyncio.get_running_loop())
 
 
 class _Workers(ThreadPoolExecutor):
-    """Where the system has no thread for another worker, the work waits for those there are."""
+    """An executor that queues work for its existing threads if the system has no thread for another."""
 
     def _adjust_thread_count(self) -> None:
-        # Not overridable in public, and called when the work is in the queue already.
+        # Overrides a private method, which is called when the work is already in the queue.
         try:
             super()._adjust_thread_count()
         except RuntimeError:
@@ -241,7 +241,7 @@ class _Workers(ThreadPoolExecutor):
 
 @coroutine
 def _in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any, Any, T]:
-    """Await a coroutine whose code runs in the context: without a task, and the two turns of the loop it takes."""
+    """Await a coroutine whose code runs in the context, without a task and the two loop iterations that one takes."""
     step: Callable[..., Any] = work.send
     given: object = None
     try:
@@ -256,7 +256,7 @@ def _in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any
 
 
 class SessionsLoop:
-    """Runs coroutines for any caller. `context` makes the context that each of them runs in, seen from the caller."""
+    """Runs coroutines for any caller. `context`, called by the caller, returns the context that they run in."""
 
     def __init__(self, name: str, context: Callable[[], Context]) -> None:
         self._name = name
@@ -266,9 +266,9 @@ class SessionsLoop:
         self._pending: set[asyncio.Task[Any]] = set()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run what `make` gives, over there, and await it here. Cancelling cancels it, without waiting for that.
+        """Run the coroutine that `make` returns on the sessions' loop, and await it here. Cancelling does not wait.
 
-        Raises ToolFailure `unavailable` where the system has no thread or descriptor to give; the next may have.
+        Raises ToolFailure `unavailable` if the system has no thread or descriptor left; a later call may succeed.
         """
         running, context = asyncio.get_running_loop(), self._context()
         if self._here is None and running in _SHARED and not self._thread.is_started:
@@ -280,8 +280,8 @@ class SessionsLoop:
     async def _over_there(
         self, make: Callable[[], Coroutine[Any, Any, T]], context: Context, here: asyncio.AbstractEventLoop
     ) -> T:
-        """Await a future here for a task there, by a message each way: `run_coroutine_threadsafe` adds a future that
-        locks, and three turns of the loops. All that the task sees of the caller is what `context` holds."""
+        """Await here, by a future, a task on the other loop, with one message each way. `run_coroutine_threadsafe`
+        would add a locking future and three loop iterations. The task sees of the caller only what `context` holds."""
         answer: asyncio.Future[T] = here.create_future()
         work: asyncio.Task[T] | None = None
 
@@ -321,21 +321,21 @@ class SessionsLoop:
         try:
             return await answer
         except asyncio.CancelledError:
-            with contextlib.suppress(RuntimeError):  # it has ended, and all that was under way
+            with contextlib.suppress(RuntimeError):  # that loop has ended, with all its work
                 there.call_soon_threadsafe(give_up)
             raise
 
     def _workers(self) -> ThreadPoolExecutor:
         workers = _Workers(thread_name_prefix=self._name)
         try:
-            workers.submit(int)  # so that there is one, and what needs a thread over there can be done
+            workers.submit(int)  # start one thread now, so that later work can always be queued
         except RuntimeError:
             workers.shutdown(wait=False)
             raise
         return workers
 
     def close(self) -> None:
-        """End the loop and its thread, after what was handed over had `END_S` to end. Blocks; idempotent."""
+        """End the loop and its thread, after giving pending work `END_S` to end. Blocks; idempotent."""
         if self._here is not None and self._here.is_running():
             asyncio.run_coroutine_threadsafe(self._wait_for_pending(), self._here).result()
         elif self._thread.is_started:

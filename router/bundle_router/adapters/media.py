@@ -1,18 +1,17 @@
-"""What bytes are, read from their first few kilobytes; the one place that imports puremagic.
+"""Detects the type of bytes from their first few kilobytes; the only module that imports puremagic.
 
 Rules:
-1. Nobody's word is believed: not a server's MIME type, not a file name.
-2. Headers only. No pixel is decoded and no archive is opened, so a 30,000 x 30,000 image and a zip bomb cost the
-   same as an icon.
-3. The types a page may show inline (png, jpeg, gif, webp) are given only by the checks below, and only to bytes
-   whose structure holds and that carry no markup at either end: a file that is two things is
-   `application/octet-stream`.
-4. Text is UTF-8 (or UTF-16 with its mark) without binary control characters, to the last byte.
+1. Nothing that others claim is trusted: neither a server's MIME type nor a file name.
+2. Only headers are read. No pixel is decoded and no archive is opened, so a 30,000 x 30,000 image and a zip bomb cost
+   the same as an icon.
+3. The types that a page may show inline (png, jpeg, gif, webp) are given only by the checks below, and only to bytes
+   with a valid structure and no markup at either end. A file of two types is `application/octet-stream`.
+4. Text is UTF-8 (or UTF-16 with a byte order mark) without binary control characters, to the last byte.
 
-Why an own table: on the bytes recorded from real servers and a table of tricky ones, puremagic 1.30 called
-`BMW makes cars` a bitmap, a GIF/JavaScript polyglot a GIF and every zip a Word document; filetype 1.2 made the
-first two mistakes, knows no text format, and has had no release since 2022. So what must be certain is decided
-here, and puremagic names the long tail (fonts, icons, archives, discs) when it is sure enough.
+Why our own table: on the bytes recorded from real servers and a table of tricky ones, puremagic 1.30 called `BMW makes
+cars` a bitmap, a GIF/JavaScript polyglot a GIF and every zip a Word document; filetype 1.2 made the first two mistakes,
+knows no text format, and has had no release since 2022. So the types that must be certain are decided here, and
+puremagic names the rest (fonts, icons, archives, discs) if it is sure enough.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from bundle_router.core.tools.shaping import MediaFacts
 UNKNOWN: Final = "application/octet-stream"
 PLAIN: Final = "text/plain; charset=utf-8"
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What a browser may be asked to show; everything else is an attachment."""
+"""The types that a browser may show; everything else is an attachment."""
 
 _HEAD: Final = 1024
 _CHUNK: Final = 64 * 1024
 _PARSED_JSON: Final = 1024 * 1024
 _SURE: Final = 0.4
-"""puremagic's confidence grows with the length of the signature: 0.4 is four bytes."""
+"""Minimum confidence of puremagic. It grows with the length of the signature: 0.4 is four bytes."""
 
 _ACTIVE: Final = re.compile(rb"(?i)<(?:!doctype|html|script|svg|iframe|body|head|\?php)|%PDF-|PK\x05\x06")
 _BINARY: Final = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
@@ -47,7 +46,7 @@ _HTML: Final = re.compile(
 
 
 def describe(data: bytes) -> MediaFacts:
-    """MIME type, and pixel size or duration where the header says it."""
+    """Return the MIME type, and pixel size or duration if the header has it."""
     mime_type = sniff(data)
     size = dimensions(data, mime_type)
     width, height = size if size else (None, None)
@@ -55,7 +54,7 @@ def describe(data: bytes) -> MediaFacts:
 
 
 def sniff(data: bytes) -> str:
-    """Return the MIME type of the bytes, `application/octet-stream` when nothing fits."""
+    """Return the MIME type of the bytes, `application/octet-stream` if none matches."""
     found = _signature(data)
     if found in INLINE and (_ACTIVE.search(data[:_HEAD]) or _ACTIVE.search(data[-_HEAD:])):
         return UNKNOWN
@@ -63,13 +62,13 @@ def sniff(data: bytes) -> str:
 
 
 def dimensions(data: bytes, mime_type: str | None = None) -> tuple[int, int] | None:
-    """Width and height in pixels, as the header claims them; None when it is no png, jpeg, gif, webp or bmp."""
+    """Return width and height in pixels by the header; None if it is no png, jpeg, gif, webp or bmp."""
     measure = _MEASURES.get(mime_type or sniff(data))
     return measure(data) if measure else None
 
 
 def duration(data: bytes) -> float | None:
-    """Return seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file, as its header or last page says, or None."""
+    """Return the seconds of a WAV, FLAC or Ogg (Vorbis, Opus) file by its header or last page, or None."""
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
         return _wav_seconds(data)
     if data.startswith(b"fLaC") and len(data) >= 26:
@@ -83,7 +82,7 @@ def _seconds(samples: int, rate: int) -> float | None:
 
 
 def _wav_seconds(data: bytes) -> float | None:
-    """From the bytes that are there rather than those it claims."""
+    """Return the seconds by the bytes that are present, not by those that the header claims."""
     rate, at = 0, 12
     for _ in range(64):
         head = data[at : at + 8]
@@ -99,7 +98,7 @@ def _wav_seconds(data: bytes) -> float | None:
 
 
 def _ogg_seconds(data: bytes) -> float | None:
-    """Return the position that the last page ends at. Pages are at most 64 KiB, so it begins near the end."""
+    """Return the end position of the last page. Pages are at most 64 KiB, so it begins near the end."""
     last = data.rfind(b"OggS", max(0, len(data) - _CHUNK - 512))
     position = int.from_bytes(data[last + 6 : last + 14], "little")
     if last < 0 or len(data) < last + 14 or position >> 63:
@@ -124,7 +123,7 @@ def _signature(data: bytes) -> str | None:
 
 
 def _container(data: bytes) -> str | None:
-    """Recognise formats whose first bytes name a family, and a later word the member."""
+    """Return the type of a format whose first bytes name a family, and a later word the member."""
     if data.startswith(b"RIFF"):
         if data[8:12] == b"WEBP" and _webp(data):
             return "image/webp"
@@ -147,7 +146,7 @@ def _container(data: bytes) -> str | None:
 
 
 def _archive(data: bytes) -> str:
-    """Office and OpenDocument files by the names in the archive; nothing is unpacked."""
+    """Return the type of an archive: Office and OpenDocument files by the names in it. Nothing is unpacked."""
     if data[30:38] == b"mimetype":
         size = int.from_bytes(data[18:22], "little")
         declared = data[38 : 38 + min(size, 100)]
@@ -160,8 +159,8 @@ def _archive(data: bytes) -> str:
 
 
 def _mpeg_audio(data: bytes) -> bool:
-    """Return whether two frames of MPEG audio layer III follow each other: one alone is eleven bits, as any file may
-    begin with."""
+    """Return whether two frames of MPEG audio layer III follow each other. A single one is eleven bits, which any file
+    may begin with."""
     at = 0
     for _ in range(2):
         head = data[at : at + 4]
@@ -193,7 +192,7 @@ def _gif(data: bytes) -> tuple[int, int] | None:
         return None
     flags = data[10]
     first = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
-    if data[first : first + 1] not in (b"!", b","):  # an extension or an image; a trailer alone is no picture
+    if data[first : first + 1] not in (b"!", b","):  # no extension or image follows; a trailer alone is no picture
         return None
     return _positive_size(*struct.unpack("<HH", data[6:10]))
 
@@ -226,7 +225,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Walk the segments to the frame header. Bounded: 1,024 segments (each may hold 64 KiB of profile)."""
+    """Return the size in the frame header, after walking at most 1,024 segments (each may hold 64 KiB of profile)."""
     at = 2
     for _ in range(1024):
         head = data[at : at + 9]
@@ -261,7 +260,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _can_decode(data: bytes, encoding: str) -> bool:
-    """Check in pieces, so that 10 MB of text does not become 40 MB of characters."""
+    """Check in pieces whether it decodes, so that 10 MB of text does not become 40 MB of characters."""
     if encoding == "utf-8" and data.isascii():
         return True
     decoder = codecs.getincrementaldecoder(encoding)()
@@ -294,7 +293,7 @@ def _markup(head: str) -> str | None:
 
 
 def _is_json(data: bytes) -> bool:
-    """Return an object or array; past 1 MiB by its first and last character only."""
+    """Return whether it is a JSON object or array; above 1 MiB by its first and last character only."""
     body = data[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] + data[-64:].rstrip()[-1:]
     if body not in (b"{}", b"[]"):
         return False
@@ -327,7 +326,7 @@ def _long_tail(data: bytes) -> str:
 
 
 def _is_reserved(mime_type: str) -> bool:
-    """Return True for what the checks above decide: had it been that, they would have said so."""
+    """Return whether the checks above decide this type. They did not match, so a guess of it is wrong."""
     return mime_type in _DECIDED_HERE or mime_type.startswith(("text/", _OOXML))
 
 

@@ -1,5 +1,5 @@
-"""Programs run by pydantic-monty: a Python interpreter of its own, in worker processes, that has nothing but what it is
-given: no files, no network, no modules of ours, no way to our objects."""
+"""Runs programs with pydantic-monty: a Python interpreter in worker processes, which has only what it is given: no
+files, no network, no modules of ours, no access to our objects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bundle_router.errors import needs_extra
 from bundle_router.ports import CallFunction
 
 WORKERS: Final = 4
-"""Programs that run at once; others wait for their turn."""
+"""Maximum programs that run at once; others wait."""
 SESSIONS: Final = 50
-"""Programs after which a worker process is replaced."""
+"""Number of programs after which a worker process is replaced."""
 
 
 class MontyPrograms:
@@ -31,7 +31,7 @@ class MontyPrograms:
         with needs_extra("a bundle with mode = 'code'", "code"):
             import pydantic_monty as monty
         printed = _Printed(program.output_chars)
-        # What is random, or sleeps, is the same whenever the program is run again: its calls have keys by their order.
+        # Random numbers and sleeps must be the same on every run, because calls get their keys by order.
         seed = hashlib.sha256(program.text.encode("utf-8", "replace")).hexdigest()
         policy: Any = {"sleep": "zero", "random_start": {"seed": seed}}
         limits: Any = {
@@ -74,7 +74,7 @@ class MontyPrograms:
     async def close(self) -> None:
         pools, self._pools = list(self._pools.values()), WeakKeyDictionary()
         for pool in pools:
-            with contextlib.suppress(RuntimeError):  # its loop is closed, and its workers ended with it
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its workers ended with it
                 await pool.__aexit__(None, None, None)
 
 
@@ -85,7 +85,7 @@ async def _call(call: CallFunction, name: str, *positional: Any, **arguments: An
 
 
 class _Printed:
-    """What a program printed, up to so many characters."""
+    """The printed output of a program, up to a maximum of characters."""
 
     def __init__(self, most: int) -> None:
         self._parts: list[str] = []

@@ -1,9 +1,9 @@
 """Pin files on disk: `<root>/<server>.json`, usually under `bundles/pins/`, committed like code.
 
 Rules:
-1. A file is replaced whole or not at all (`text_files`).
+1. A file is replaced atomically (`text_files`).
 2. Only regular files are read, up to `MAX_BYTES`: a link could lead to another server's pins.
-3. The file's name is the server's, and so is the name inside it.
+3. The file's name is the server's name, and so is the name inside it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PinFiles:
         self._root = root
 
     def path(self, server: str) -> Path:
-        """Return where the server's pins are. Raises RequestError for what is no server's name."""
+        """Return the path of the server's pin file. Raises RequestError for an invalid server name."""
         if not SERVER_NAME.fullmatch(server):
             raise RequestError(f"{server[:80]!r} is not a server's name")
         return self._root / f"{server}.json"
 
     def read(self, server: str) -> Pins | None:
-        """Return the server's pins, or None when it has none. Raises CorruptPins when there is a file that is none."""
+        """Return the server's pins, or None if it has none. Raises CorruptPins if the file is invalid."""
         path = self.path(server)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -61,13 +61,13 @@ class PinFiles:
         return pins
 
     def read_all(self, servers: Mapping[str, object]) -> dict[str, Pins]:
-        """Return the pins of those of the given servers that have any. Raises CorruptPins at the first bad one."""
+        """Return the pins of those of the servers that have any. Raises CorruptPins at the first invalid file."""
         found = {name: self.read(name) for name in sorted(servers)}
         return {name: pins for name, pins in found.items() if pins is not None}
 
     def stamp(self, servers: Iterable[str]) -> tuple[object, ...]:
-        """Return a value that changes when a pin file does: what the file system says of each, unread. A file
-        that was written twice to the same size within one tick of its clock may look as before; `write` never does."""
+        """Return a value that changes with the pin files, from their metadata. A file that is written twice with the
+        same size within one tick of the clock may look unchanged; `write` avoids that."""
         found: list[tuple[int, int, int] | None] = []
         for name in servers:
             try:
@@ -79,7 +79,7 @@ class PinFiles:
         return tuple(found)
 
     def write(self, pins: Pins) -> Path:
-        """Replace the server's pin file; return where it is. Raises StorageError, and then nothing has changed."""
+        """Replace the server's pin file, and return its path. Raises StorageError, and then nothing has changed."""
         path = self.path(pins.server)
         from bundle_router.core.tools.pins.file import pins_to_text
 

@@ -1,4 +1,4 @@
-"""What this machine says: the time, its environment variables, the programs on its path, the installed modules."""
+"""Facts of this machine: the time, environment variables, programs on the path, installed modules."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SystemClock:
 
 
 class SystemCapabilities:
-    """Answers from a cache that is `ttl_s` seconds old at most, by the monotonic clock.
+    """Looks up capabilities in a cache that is at most `ttl_s` seconds old, by the monotonic clock.
 
-    An environment variable counts as present when it is set and not empty.
+    An environment variable counts as present if it is set and not empty.
     """
 
     def __init__(self, clock: Clock, ttl_s: float) -> None:
@@ -54,7 +54,7 @@ class SystemCapabilities:
 
 
 def missing_modules(names: Sequence[str]) -> list[str]:
-    """Return those of the modules that are not installed."""
+    """Return the modules that are not installed."""
     return [name for name in names if find_spec(name) is None]
 
 

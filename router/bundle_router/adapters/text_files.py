@@ -1,7 +1,7 @@
-"""Text files of a project that a command changes: replaced whole or not at all, and never through a link. And whose a
-folder is, and who holds a lock, as the kernel tells.
+"""Text files of a project that a command changes: replaced atomically, and never through a link. Also tells who owns a
+folder and, by the kernel, who holds a lock.
 
-A file is written beside its place, synced and renamed, and its folder synced: a reader never sees half of one.
+A file is written to a temporary file, synced and renamed, and its folder synced, so a reader never sees half of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bundle_router.errors import storage_error
 
 
 def replace_texts(texts: Mapping[Path, str]) -> None:
-    """Write all files, with their folders, then move each to its place, so that a failing disk changes nothing.
+    """Write all files to temporary ones, creating folders, then rename each, so that a failing disk changes nothing.
 
     Raises StorageError.
     """
@@ -44,7 +44,7 @@ def replace_texts(texts: Mapping[Path, str]) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, where there is one. Raises StorageError."""
+    """Delete a file if it exists. Raises StorageError."""
     try:
         path.unlink(missing_ok=True)
         if path.parent.is_dir():
@@ -62,8 +62,8 @@ def _sync(folder: Path) -> None:
 
 
 def holders(fd: int) -> tuple[int, ...]:
-    """Return the pids of the processes of this machine that hold a lock on an open file, as the kernel tells (Linux);
-    empty where it does not. Our own pid is among them where we hold one."""
+    """Return the pids of this machine's processes that hold a lock on an open file, our own included, by the kernel's
+    table (Linux); empty if there is none."""
     found = os.fstat(fd)
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -76,7 +76,7 @@ def holders(fd: int) -> tuple[int, ...]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether a folder is one that this user made and nobody else can write to."""
+    """Return whether this user owns the folder and nobody else can write to it."""
     try:
         found = folder.lstat()
     except OSError:

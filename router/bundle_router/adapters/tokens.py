@@ -1,7 +1,7 @@
-"""Counts tokens as cl100k_base does, where a tokenizer is installed.
+"""Counts tokens as cl100k_base does, if a tokenizer is installed.
 
-It takes a second to load, so this is for reviews and reports: what routing needs was counted before, and stands in pins
-and in `bundle_router/tools/cards.json`.
+Loading it takes a second, so it is for reviews and reports. Routing uses counts made earlier, which are in pins and in
+`bundle_router/tools/cards.json`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def token_counter() -> Callable[[str], int] | None:
-    """Return what counts the tokens of a text; None where nothing that can is installed. Never touches the network:
-    litellm carries the vocabulary that tiktoken would fetch."""
+    """Return a function that counts the tokens of a text; None without a tokenizer. Never uses the network: litellm
+    carries the vocabulary that tiktoken would fetch."""
     carrier = find_spec("litellm")
     if carrier is None or carrier.origin is None or find_spec("tiktoken") is None:
         return None

@@ -1,4 +1,4 @@
-"""Threads that do one thing after the other for event loops, and never keep the process from ending."""
+"""Threads that run functions for event loops, one after the other, and never keep the process from ending."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Action = Callable[[], None]
 _Job = tuple[int, int, Action | None]
 Stage = Literal["read", "taken_apart", "shaped"]
 _RANKS: Final[dict[Stage, int]] = {"shaped": 0, "taken_apart": 1, "read": 2}
-"""What is further on comes first, so that few large results are whole in memory at a time."""
+"""Priority of each stage. Later stages run first, so that few large results are in memory at a time."""
 
 
 class Workers:
-    """Up to `limit` threads, started as they are needed, that run functions for any event loop.
+    """Up to `limit` threads, started on demand, that run functions for any event loop.
 
-    Unlike an executor's, they are daemons: a tool that does not come back can't keep the process from ending. With
-    `when_idle`, called where nothing came for a second, the lowest rank is first, and what came first among equals.
+    Unlike an executor's they are daemons: a tool that hangs can't keep the process from ending. With `when_idle`, which
+    is called after a second without work, the lowest rank runs first, and of equal ranks the oldest.
     """
 
     def __init__(self, limit: int, name: str = "bundle-router-tool", when_idle: Action | None = None) -> None:
@@ -50,8 +50,8 @@ class Workers:
         self._busy = 0
 
     def submit(self, work: Callable[[], T], rank: int = 0) -> asyncio.Future[T]:
-        """Return a future of the running loop for what `work` returns. Waits its turn when all threads are busy. Raises
-        ToolFailure `unavailable` where there is no thread and the system has none to give; the next may come."""
+        """Return a future of the running loop for the result of `work`, which waits if all threads are busy. Raises
+        ToolFailure `unavailable` if there is no thread and the system can't start one; a later call may succeed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -72,7 +72,7 @@ class Workers:
                 thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # the system has none to give: those there are do it in turn
+                except RuntimeError as error:  # the system can't start one: the existing threads do the work in turn
                     if not self._threads:
                         self._busy -= 1
                         raise ToolFailure(f"no thread could be started: {error}", code="unavailable") from error
@@ -94,7 +94,7 @@ class Workers:
             job()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Let idle threads end; one that is busy ends after its work, and is waited for so long at most."""
+        """End idle threads. A busy one ends after its work, and is awaited for `wait_s` at most."""
         with self._lock:
             threads, self._threads = self._threads, []
         for _ in threads:
@@ -111,18 +111,19 @@ def _one_at_a_time(_process: int) -> Workers:
         gc.set_threshold(*thresholds)
         sys.setswitchinterval(interval)
 
-    return Workers(1, "large-results", as_before)  # it stays for as long as the process
+    return Workers(1, "large-results", as_before)  # lives as long as the process
 
 
 def run_in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
-    """Return a future for what is done with a large result, by the one thread of the process that has to do with them:
-    two at it would only take the interpreter from event loops. Raises ToolFailure as `Workers.submit`.
+    """Process a large result in this process's one thread for them, and return a future: more threads would only keep
+    the GIL from event loops. Raises ToolFailure as `Workers.submit` does.
 
-    A collection of garbage that goes through all of a large result stops every loop for 100 ms: there is none until no
-    large result has come for a second, but once in so many that what they leave may add up."""
+    A full garbage collection over a large result would stop every loop for 100 ms. So there is none until a second has
+    passed without large results, except once in `FULL_EVERY` of them.
+    """
 
     def yielding() -> T:
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))  # a loop waits for it several times
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))  # an event loop waits for the GIL repeatedly
         gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
         if next(_TIMES) % FULL_EVERY == 0:
             gc.collect()

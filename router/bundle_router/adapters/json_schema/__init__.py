@@ -1,17 +1,17 @@
-"""JSON Schema, drafts 4 to 2020-12: what is wrong with a value, found in a bounded number of steps.
+"""JSON Schema, drafts 4 to 2020-12: finds the errors of a value in a bounded number of steps.
 
 Why not a library: `jsonschema` compares and prints whole values at every keyword and runs patterns in `re`;
-`jsonschema-rs` is linear in most keywords, but can't be stopped, and holds the interpreter for as long as it takes.
+`jsonschema-rs` is linear in most keywords, but can't be stopped, and holds the GIL all the time.
 
 Rules:
 1. A schema is untrusted. References are resolved inside it only; nothing is ever fetched.
-2. Patterns are run by RE2, in linear time. One that RE2 does not take (look-around, back-references) is not checked.
-3. Every keyword costs a step, and every name, item and character it looks at a share of one. Equality is that of
-   canonical texts, so `uniqueItems`, `enum` and `const` are linear; what `unevaluatedProperties` and
-   `unevaluatedItems` leave over is collected on the way and not found by evaluating again.
-4. A check that needs more steps or time than it may have raises `Unchecked`. So does a schema that is none. Whoever
-   asked leaves the verdict to the server, the judge of its own schema.
-5. `format`, `contentEncoding` and their like say what a value is for and refuse nothing.
+2. RE2 runs the patterns, in linear time. A pattern that RE2 rejects (look-around, back-references) is not checked.
+3. Every keyword costs a step, and every name, item and character it reads a fraction of one. Values are compared by
+   canonical texts, so `uniqueItems`, `enum` and `const` are linear. Evaluated names and items are collected on the way,
+   so `unevaluatedProperties` and `unevaluatedItems` evaluate nothing twice.
+4. A check that exceeds its steps or time raises `Unchecked`, and so does an invalid schema. The caller then leaves the
+   verdict to the server that wrote the schema.
+5. `format`, `contentEncoding` and similar keywords are annotations, which refuse nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from bundle_router.adapters.workers import Workers
 from bundle_router.errors import ToolFailure
 
 WAIT_S: Final = 2.0
-"""How long a check may take with its waiting for others."""
+"""Seconds that a check may take, waiting included."""
 KEPT: Final = 512
 
 
 class SchemaChecker:
-    """Checks values for any event loop and keeps the last schemas made ready. What can't be checked counts as fine."""
+    """Checks values for any event loop, and caches the last schemas. A value that can't be checked counts as valid."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, JsonSchema] = OrderedDict()
-        # One thread: several would take the interpreter from the event loop in turn.
+        # One thread: several would take turns in keeping the GIL from the event loop.
         self._worker = Workers(1)
 
     async def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
-        """Return what is wrong with the value, one sentence each. `name` is whose schema it is, for keeping it."""
+        """Return the errors of the value, one sentence each. `name` identifies the schema in the cache."""
         ready = self._kept_schema(name, schema)
         try:
             return ready.problems(value, INLINE_STEPS)
@@ -53,7 +53,7 @@ class SchemaChecker:
         except Unchecked:
             return ()
         pause = _turns_of(asyncio.get_running_loop(), time.monotonic() + WAIT_S)
-        with contextlib.suppress(TimeoutError, ToolFailure, Unchecked):  # no thread to be had: it can't be checked
+        with contextlib.suppress(TimeoutError, ToolFailure, Unchecked):  # without a thread it can't be checked
             work = self._worker.submit(lambda: ready.problems(value, CHECK_STEPS, pause))
             return await asyncio.wait_for(work, WAIT_S)
         return ()
@@ -73,8 +73,8 @@ class SchemaChecker:
 
 
 def _turns_of(loop: asyncio.AbstractEventLoop, until: float) -> Callable[[], None]:
-    """Return what waits, in a thread, until the loop had a turn. It raises Unchecked from `until` on: nobody waits for
-    the verdict any longer."""
+    """Return a function that waits, in a thread, until the loop has run once. From `until` on it raises Unchecked,
+    because nobody waits for the verdict any longer."""
 
     def wait_for_turn() -> None:
         turn = threading.Event()

@@ -1,4 +1,4 @@
-"""What each keyword of JSON Schema asks of a value. A keyword says what is wrong, and whether the value fits."""
+"""The keywords of JSON Schema. Each reports the errors of a value, and returns whether the value fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bundle_router.adapters.json_schema.verdicts import (
 
 
 def _all_fit(place: ValuePlace, verdicts: Iterable[bool]) -> bool:
-    """Return whether all do. Where sentences are wanted, every one is looked at."""
+    """Return whether all verdicts are true. If errors are reported, all are evaluated."""
     return min(verdicts, default=True) if place.reports else all(verdicts)
 
 
@@ -102,7 +102,7 @@ def _number(limit: Any) -> int | float:
 
 
 def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any], Any] = len) -> Keyword:
-    """Return the keyword that limits a value's size; `words` may name the `value`, its `size` and the `limit`."""
+    """Return a keyword that limits a value's size. `words` may contain `{value}`, `{size}` and `{limit}`."""
 
     def check_limit(check: ValueCheck, limit: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
         size = size_of(place.value)
@@ -116,7 +116,7 @@ def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any
 
 
 def _bound(holds: Callable[[Any, Any], bool], words: str, exclusive: Keyword | None = None, by: str = "") -> Keyword:
-    """Return the keyword that bounds a number. In draft 4 `by: true` beside it makes it the exclusive one."""
+    """Return a keyword that bounds a number. In draft 4, `by: true` in the schema makes the bound exclusive."""
     bound = _limit(holds, words, lambda value: value)
 
     def check_bound(check: ValueCheck, limit: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -136,7 +136,7 @@ def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], pl
         raise Unchecked("nothing is a multiple of 0")
     check.spend(4)
     try:
-        # As the numbers are written, not as they are stored: 0.0075 is a multiple of 0.0001.
+        # Compares decimal notation, not binary values: 0.0075 is a multiple of 0.0001.
         fine = Fraction(repr(place.value)) % Fraction(repr(divisor)) == 0
     except ValueError:
         raise Unchecked("a number that is none, or is too long") from None
@@ -153,7 +153,7 @@ def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place:
 
 
 def _items(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    """`prefixItems`, `items` and `additionalItems` together: what stands at which place."""
+    """Check `prefixItems`, `items` and `additionalItems` together: each item against its schema."""
     items, rest = schema.get("items", True), schema.get("items")
     prefix = schema.get("prefixItems", ()) if check.schema.draft >= 2020 else ()
     if isinstance(items, list):
@@ -208,7 +208,7 @@ def _unevaluated_items(check: ValueCheck, inner: Any, _schema: Mapping[str, Any]
 
 
 def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    """`properties`, `patternProperties` and `additionalProperties` together: which schemas each name must fit."""
+    """Check `properties`, `patternProperties` and `additionalProperties` together: each name against its schemas."""
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     additional = schema.get("additionalProperties")
     extra: list[str] = []
@@ -238,7 +238,7 @@ def _properties(check: ValueCheck, _argument: Any, schema: Mapping[str, Any], pl
 
 
 def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tuple[Any, Any]], what: str) -> bool:
-    """Return whether each part fits; where none may be, one sentence names the first of them."""
+    """Return whether each part fits the schema. If it is `false`, one sentence names the first parts."""
     if schema is False:
         names = [name for name, _ in parts]
         some = ", ".join(display_value(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
@@ -271,7 +271,7 @@ def _required(check: ValueCheck, names: Any, _schema: Mapping[str, Any], place: 
 
 
 def _dependencies(check: ValueCheck, needs: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    """`dependentRequired`, `dependentSchemas`, and what both were called before."""
+    """Check `dependentRequired`, `dependentSchemas`, and the older `dependencies`."""
     check.spend(len(needs))
     fine = True
     for name, needed in needs.items():
@@ -334,4 +334,4 @@ KEYWORDS.update(
         "unevaluatedProperties": KeywordRow("object", _unevaluated_properties, since=2019),
     }
 )
-"""In the order they are looked at: `unevaluated*` are about what all others left."""
+"""In the order of evaluation: `unevaluated*` come last, because they depend on all others."""

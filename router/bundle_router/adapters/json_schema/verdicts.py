@@ -1,4 +1,4 @@
-"""A schema made ready, and one check of one value against it, in a bounded number of steps."""
+"""Compiled schemas, and the check of one value in a bounded number of steps."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bundle_router.core.tools.admission.schemas import form_fault
 
 MAX_SENTENCES: Final = 20
 CHECK_STEPS: Final = 1_200_000
-"""What one check may take: about 0.5 s."""
+"""Maximum steps of one check: about 0.5 s."""
 CHECK_CPU_S: Final = 0.6
 INLINE_STEPS: Final = 2_000
-"""Done on the caller's event loop, about 1 ms: what nearly every call needs. What needs more goes to a thread."""
+"""Maximum steps on the caller's event loop, about 1 ms: enough for nearly every call. Longer checks use a thread."""
 BYTES_TIMES_INSTRUCTIONS: Final = 100
-"""What RE2 does at its slowest (5 ns each, measured) in the time that one step takes (about 0.5 µs)."""
+"""Bytes times instructions that RE2 handles at its slowest (5 ns each, measured) in one step (about 0.5 µs)."""
 PLAN_STEPS: Final = 40
-"""For looking through a schema for the first time: about 20 µs."""
+"""Steps for planning a schema on first use: about 20 µs."""
 COMPILE_STEPS: Final = 2_500
-"""For making a pattern ready: up to 3 ms, so never on the event loop."""
+"""Steps for compiling a pattern: up to 3 ms, so never on the event loop."""
 TEXT_PER_STEP: Final = 64
-"""Characters of canonical text that one step pays for."""
+"""Characters of canonical text per step."""
 CLOCK_EVERY: Final = 1_024
-"""Steps between two looks at the clock."""
+"""Steps between two readings of the clock."""
 PAUSE_EVERY_S: Final = 0.004
-"""RE2 lets go of the interpreter for each match. An event loop that waits for it is woken, comes too late every time,
-and waits anew: for 320 ms, as measured. So a thread that checks waits for a turn of the loop now and then."""
+"""Seconds between pauses. RE2 releases the GIL for each match, so a waiting event loop wakes up too late every time and
+waits again: 320 ms as measured. So a checking thread regularly waits until the loop has run."""
 MANY_PARTS: Final = 256
 MAX_SHOWN: Final = 60
 
@@ -46,15 +46,15 @@ KINDS: Final[dict[type, str]] = {
 
 
 class Unchecked(Exception):
-    """The value could not be checked: too many steps, too much time, or a schema that is none."""
+    """The value could not be checked: too many steps, too much time, or an invalid schema."""
 
 
 class OutOfSteps(Unchecked):
-    """It needs more than it was given."""
+    """The check needs more steps than it was given."""
 
 
 class EnoughErrors(Exception):
-    """As many sentences as anybody reads."""
+    """The maximum number of error sentences is reached."""
 
 
 class SeenParts:
@@ -69,7 +69,7 @@ class SeenParts:
         self.all_names = self.all_items = False
 
     def add(self, other: SeenParts) -> int:
-        """Take over what another has; return how much that was."""
+        """Add the names and items of another; return how many they are."""
         self.names |= other.names
         self.indexes |= other.indexes
         self.prefix = max(self.prefix, other.prefix)
@@ -79,8 +79,8 @@ class SeenParts:
 
 
 class ValuePlace:
-    """A value under check. `reports`: whether sentences are wanted of it, or only a verdict. `parent` and `name` lead
-    back to the root; `seen` collects what was evaluated, where somebody wants to know."""
+    """A value under check. `reports`: whether to report sentences or only a verdict. `parent` and `name` lead to the
+    root. `seen` collects the evaluated names and items, if a keyword needs them."""
 
     __slots__ = ("kind", "name", "parent", "reports", "seen", "value")
 
@@ -105,11 +105,11 @@ class ValuePlace:
 
 Keyword = Callable[["ValueCheck", Any, Mapping[str, Any], ValuePlace], bool]
 Plan = Mapping[str, tuple[tuple[Keyword, Any], ...]]
-"""By the kind of value; the empty one is there where somebody wants to know what was evaluated."""
+"""Keywords by kind of value; the kind "" is present if a keyword needs the evaluated names and items."""
 
 
 class JsonSchema:
-    """A schema made ready; threads may share one. Nothing of it is looked at before a value is checked."""
+    """A compiled schema, which threads may share. It is compiled while the first values are checked."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -121,8 +121,8 @@ class JsonSchema:
         self._equals: dict[int, frozenset[str]] = {}
 
     def problems(self, value: Any, steps: int, pause: Callable[[], object] = bool) -> list[str]:
-        """Return what is wrong with the value, one sentence each, at most 20. Raises Unchecked; at the latest when
-        `CHECK_CPU_S` are spent. `pause` is called every few milliseconds, and may raise Unchecked, too."""
+        """Return the errors of the value, one sentence each, at most 20. Raises Unchecked, at the latest after
+        `CHECK_CPU_S`. `pause` is called every few milliseconds, and may raise Unchecked too."""
         check = ValueCheck(self, steps, pause)
         try:
             check.fits(self.root, ValuePlace(value, None, "", True, None, check.kind(value)))
@@ -133,7 +133,7 @@ class JsonSchema:
         return check.sentences
 
     def plan(self, schema: Any, check: ValueCheck) -> Plan:
-        """Return what has to be looked at for each kind of value, in order: `unevaluated*` last."""
+        """Return the keywords to evaluate for each kind of value, in order: `unevaluated*` last."""
         if not isinstance(schema, Mapping):
             raise Unchecked("a schema is an object, true or false")
         check.spend(PLAN_STEPS + len(schema))
@@ -141,7 +141,7 @@ class JsonSchema:
         return plan
 
     def target(self, reference: Any) -> Any:
-        """Return the schema that a reference leads to. Raises Unchecked for one that leads nowhere inside this one."""
+        """Return the schema that a reference points to. Raises Unchecked if it points to nothing inside this schema."""
         if not isinstance(reference, str):
             raise Unchecked("a reference leads nowhere")
         found = self._targets.get(reference)
@@ -154,7 +154,7 @@ class JsonSchema:
         return found
 
     def pattern(self, text: str, check: ValueCheck) -> LinearPattern | None:
-        """Return the pattern made ready, None where RE2 does not take it."""
+        """Return the compiled pattern, or None if RE2 rejects it."""
         if text not in self._patterns:
             check.spend(COMPILE_STEPS + len(text))
             try:
@@ -164,7 +164,7 @@ class JsonSchema:
         return self._patterns[text]
 
     def equals(self, values: list[Any], check: ValueCheck) -> frozenset[str]:
-        """Return the canonical texts of what an `enum` lists."""
+        """Return the canonical texts of the values of an `enum`."""
         texts = self._equals.get(id(values))
         if texts is None:
             texts = self._equals[id(values)] = frozenset(check.canonical(value) for value in values)
@@ -179,13 +179,13 @@ class ValueCheck:
         self.sentences: list[str] = []
         self._steps = steps
         self._look_at = steps - CLOCK_EVERY
-        self._cpu_until = 0.0  # from the first look at the clock: most checks end before it
+        self._cpu_until = 0.0  # set when the clock is first read: most checks end before
         self._pause_at = 0.0
         self._pause = pause
         self._texts: dict[int, str] = {}
 
     def spend(self, steps: int) -> None:
-        """Pay for work before it is done. Raises Unchecked when there is nothing left to pay with."""
+        """Count steps before they are done. Raises Unchecked if none are left."""
         self._steps -= steps
         if self._steps < self._look_at:
             self._look_at = self._steps - CLOCK_EVERY
@@ -206,7 +206,7 @@ class ValueCheck:
         raise Unchecked(f"a {type(value).__name__} is no JSON")
 
     def fits(self, schema: Any, place: ValuePlace) -> bool:
-        """Return whether the value fits, with sentences for what does not where the place wants them."""
+        """Return whether the value fits, and report its errors if the place wants them."""
         if schema is True:
             self.spend(1)
             return True
@@ -233,7 +233,7 @@ class ValueCheck:
         return self.fits(schema, ValuePlace(value, place, name, place.reports, None, kind))
 
     def fits_other(self, schema: Any, place: ValuePlace, *, quietly: bool = False) -> bool:
-        """Return whether the same value fits another schema; if so, what that evaluated counts as evaluated."""
+        """Return whether the value fits another schema too. If so, that schema's evaluated parts count here."""
         seen = SeenParts() if place.seen is not None else None
         reports = place.reports and not quietly
         same = ValuePlace(place.value, place.parent, place.name, reports, seen, place.kind)
@@ -251,7 +251,7 @@ class ValueCheck:
         return False
 
     def canonical(self, value: Any) -> str:
-        """Return a text that two values share exactly when JSON calls them equal: 1 is 1.0 and not true."""
+        """Return a text that is equal for two values exactly if JSON calls them equal: 1 equals 1.0, but not true."""
         if isinstance(value, str):
             self.spend(1 + len(value) // TEXT_PER_STEP)
             return f'"{value}"'
@@ -278,7 +278,7 @@ class ValueCheck:
         return value
 
     def matches(self, pattern: str, text: str) -> bool | None:
-        """Return whether the pattern is found in the text; None where nobody can say."""
+        """Return whether the text contains a match of the pattern; None if RE2 rejects the pattern."""
         if not isinstance(pattern, str):
             raise Unchecked("a pattern is a text")
         linear = self.schema.pattern(pattern, self)
@@ -289,8 +289,8 @@ class ValueCheck:
 
 
 class KeywordRow(NamedTuple):
-    """A keyword: the kind of values it is about (empty: all), and the drafts it is in (their years). `joint`: one look
-    does for all keywords of the same function."""
+    """A keyword: the kind of values it applies to (empty: all), and the years of its drafts. `joint`: one evaluation
+    covers all keywords of the same function."""
 
     kind: str
     run: Keyword
@@ -300,12 +300,12 @@ class KeywordRow(NamedTuple):
 
 
 KEYWORDS: Final[dict[str, KeywordRow]] = {}
-"""All of them, in the order they are looked at: `keywords` says what each does."""
+"""All keywords, in the order of evaluation. See `keywords` for their functions."""
 
 
 def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
     plan: dict[str, list[tuple[Keyword, Any]]] = {kind: [] for kind in KINDS.values()}
-    alone = draft <= 7 and "$ref" in schema  # there it silences everything beside it
+    alone = draft <= 7 and "$ref" in schema  # in these drafts `$ref` disables all keywords beside it
     for name, row in KEYWORDS.items():
         if name not in schema or not row.since <= draft <= row.until or (alone and name != "$ref"):
             continue
@@ -320,7 +320,7 @@ def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
 
 
 def _draft(uri: Any) -> int:
-    """4, 6, 7, 2019 or 2020; what names none, or one that nobody knows, is the newest."""
+    """Return 4, 6, 7, 2019 or 2020; the newest if the schema names no draft or an unknown one."""
     for name, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019)):
         if isinstance(uri, str) and name in uri:
             return draft
@@ -328,7 +328,7 @@ def _draft(uri: Any) -> int:
 
 
 def _canonical_text(value: Any) -> str:
-    """Sorted JSON, of many parts one after the other: the encoder holds the interpreter until it is through."""
+    """Return the value as sorted JSON, encoded piece by piece: the encoder holds the GIL until it has finished."""
     if isinstance(value, list) and len(value) > MANY_PARTS:
         return f"[{', '.join(map(_canonical_text, value))}]"
     if isinstance(value, dict) and len(value) > MANY_PARTS:
@@ -337,7 +337,7 @@ def _canonical_text(value: Any) -> str:
 
 
 def display_value(value: Any) -> str:
-    """Return the value for a message. Never the whole of a large one."""
+    """Return the value for a message, shortened if it is large."""
     if isinstance(value, dict):
         return f"an object of {len(value)}"
     if isinstance(value, list | tuple):

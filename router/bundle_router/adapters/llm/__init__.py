@@ -1,5 +1,5 @@
-"""Calls to language and embedding models through litellm; answers read by instructor. The `ModelClient` port, and
-`Embedder` for models that are elsewhere."""
+"""Calls language and embedding models through litellm; instructor parses the answers. Implements the `ModelClient`
+port, and `Embedder` for remote models."""
 
 from bundle_router.adapters.llm.client import LiteLlm
 from bundle_router.adapters.llm.embedding import LiteLlmEmbedder

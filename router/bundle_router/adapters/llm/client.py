@@ -1,12 +1,12 @@
 """The `ModelClient` over litellm and instructor.
 
 Rules:
-1. One `complete`, one request on the wire (see `wire`). litellm is told not to retry, instructor not to re-ask.
-2. What varies between calls is the messages alone. A varying timeout or key would open a new client, and a socket with
-   it, for every value.
-3. instructor never gets a `context`: with one it renders messages as templates. Nor does it get the key, which its
-   exceptions and hooks would carry; the shim beneath it adds that.
-4. No exception of the libraries leaves this module, and no text of one.
+1. One `complete` is one request on the wire (see `wire`). litellm may not retry, instructor may not re-ask.
+2. Only the messages vary between calls. A varying timeout or key would open a new client, with a socket, for every
+   value.
+3. instructor gets no `context`, because it would render messages as templates. It gets no key either, because its
+   exceptions and hooks would carry it; the shim below it adds the key.
+4. No exception of the libraries leaves this module, and none of their texts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 CLIENT_TIMEOUT_S: Final = 301.0
-"""The same for every call (rule 2). Longer than any deadline: the deadline is kept from outside, by cancelling."""
+"""Timeout for litellm, the same for every call (rule 2) and longer than any deadline, which cancelling enforces."""
 
 _NO_KEY: Final = "(no key)"
-"""Stands where the name of a variable would, for a call that is to have no key. No variable is called so."""
+"""Placeholder for the name of a key's variable, for a call without a key. No variable has this name."""
 
 _MODES: Final[Mapping[AnswerMode, str]] = {
     "json_schema": "JSON_SCHEMA",
@@ -49,7 +49,7 @@ _MODES: Final[Mapping[AnswerMode, str]] = {
 
 @dataclass(slots=True)
 class _Exchange:
-    """One call under way: what the shim is to add, and the response it saw."""
+    """One call in progress: the arguments that the shim adds, and the response it received."""
 
     model: ModelChoice
     response: Any = None
@@ -61,9 +61,9 @@ _exchange: ContextVar[_Exchange] = ContextVar("bundle_router_model_exchange")
 class LiteLlm:
     """Calls `models`, by litellm's names. Everything but `readiness` is for one event loop.
 
-    Keys are read from the environment when a model is first called, and kept. Rule 1 holds for every provider that
-    litellm reaches through its HTTP handler or the OpenAI client (nearly all); of the few that bring a client of their
-    own (cohere, bedrock), only the deadline bounds what they send and read.
+    Keys are read from the environment at a model's first call, and cached. Rule 1 holds for every provider that litellm
+    reaches through its HTTP handler or the OpenAI client (nearly all). The few with a client of their own (cohere,
+    bedrock) are bounded only by the deadline.
     """
 
     def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
@@ -85,8 +85,8 @@ class LiteLlm:
     # --- getting ready ---------------------------------------------------------------------------------------------
 
     async def warm_up(self) -> Readiness:
-        """See `ModelClient`. The first call of litellm costs another second, so one is made here that ends before it
-        connects: the session grants no request."""
+        """See `ModelClient`. litellm's first call takes an extra second, so this makes one without a request allowance,
+        which ends before it connects."""
         import asyncio
 
         if self._warm is not None:
@@ -118,11 +118,11 @@ class LiteLlm:
         return "ready"
 
     async def _rehearse(self, libraries: Libraries, session: ClientSession) -> None:
-        """Go through the motions of a call, an error and an answer for every model, without a connection.
+        """Simulate a call, an error and an answer for every model, without a connection.
 
-        Finds out on the way how each provider is handed our session: some take an HTTP client, some the session, and
-        who is handed the wrong one never asks for a request. No key and nothing of a step is in a rehearsal, and its
-        address is one on this machine where nothing listens.
+        This finds out how each provider takes our session: some take an HTTP client, some the session, and with the
+        wrong one a provider never requests anything. A rehearsal holds no key and nothing of a step; its address is one
+        on this machine where nothing listens.
         """
         handler = libraries.handler(session)
         with warnings.catch_warnings():
@@ -190,7 +190,7 @@ class LiteLlm:
         return known
 
     async def _shim(self, **asked: Any) -> Any:
-        """Return what instructor takes for a completion function: litellm's, with all that instructor need not know."""
+        """Complete by litellm, as the completion function that instructor calls. Adds what instructor need not know."""
         libraries, exchange = self._require_libraries(), _exchange.get()
         model = exchange.model
         _make_strict(asked)
@@ -205,7 +205,7 @@ class LiteLlm:
             num_retries=0,
             drop_params=True,
             caching=False,
-            base_model=model.name,  # else the price is looked up by what the answer calls itself, in quadratic time
+            base_model=model.name,  # else litellm looks up the price by the name in the answer, in quadratic time
             shared_session=self._session,
             **({"client": self._ways[model]} if self._ways.get(model) is not None else {}),
         )
@@ -220,15 +220,15 @@ class LiteLlm:
     def _key(self, model: ModelChoice) -> str | None:
         if model not in self._keys:
             named = "none" if model.key_env == _NO_KEY else os.environ.get(model.key_env) if model.key_env else None
-            # A server of one's own often wants no key; the client library insists on one.
+            # A self-hosted server often needs no key, but the client library insists on one.
             self._keys[model] = named or ("none" if model.base_url and not model.key_env else None)
         return self._keys[model]
 
     async def close(self) -> None:
-        """Close the connections, and take our clients (they are kept by loop) out of litellm's cache."""
+        """Close the connections, and remove our clients (litellm caches them by loop) from litellm's cache."""
         self._closing = True
         if self._session is not None and self._warm is not None:
-            await self._warm.wait()  # a rehearsal is over in a second; cancelled, it would leave coroutines behind
+            await self._warm.wait()  # a rehearsal takes a second; cancelling it would leave coroutines behind
         if self._libraries is not None and self._loop is not None:
             cache = self._libraries.litellm.in_memory_llm_clients_cache
             for key in [key for key in cache.cache_dict if str(key).endswith(f"-{id(self._loop)}")]:
@@ -246,7 +246,7 @@ def _messages(request: ModelRequest) -> list[dict[str, str]]:
 
 
 def _make_strict(asked: dict[str, Any]) -> None:
-    """Ask the provider to constrain the answer to its shape. instructor's own `strict` stays on this side."""
+    """Ask the provider to constrain the answer to its schema. instructor's own `strict` is not sent."""
     form = asked.get("response_format")
     if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
         asked["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}
@@ -255,7 +255,7 @@ def _make_strict(asked: dict[str, Any]) -> None:
 
 
 def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:
-    """Return the reply for an exception. instructor wraps what the shim raises, so its causes are looked through."""
+    """Return the reply for an exception. instructor wraps the shim's exceptions, so the causes are searched."""
     raw = raw_of(exchange.response)
     cause: BaseException | None = error
     while cause is not None:
@@ -268,7 +268,7 @@ def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:
             return ModelReply(failure=failure, retry_after_s=retry_after_s)
         cause = cause.__cause__
     if exchange.response is not None:
-        return ModelReply(failure="invalid_output", raw=raw)  # read, and not in the shape that was asked for
+        return ModelReply(failure="invalid_output", raw=raw)  # the answer does not match the schema
     innermost: BaseException = error
     while innermost.__cause__ is not None:
         innermost = innermost.__cause__

@@ -1,11 +1,11 @@
-"""The `Embedder` over any embedding model that litellm knows.
+"""The `Embedder` over any embedding model that litellm supports.
 
 Rules:
-1. One deadline for a whole `embed`, kept from outside: litellm's own timeout is per read, and a drip never ends it.
-2. One batch, one request on the wire (see `wire`): no retry, no redirect, no more than `MAX_BYTES` of an answer.
-3. What varies between calls is the texts alone: a varying timeout or key would open a new client for every value.
-4. No exception of the library leaves this module, and no text of one: it may hold what was embedded, or the key.
-5. Everything runs on a loop of its own in a daemon thread: litellm holds the loop for a second on its first call.
+1. One deadline bounds a whole `embed`, from outside: litellm's timeout is per read, which slow drips never reach.
+2. One batch is one request on the wire (see `wire`): no retry, no redirect, at most `MAX_BYTES` of an answer.
+3. Only the texts vary between calls: a varying timeout or key would open a new client for every value.
+4. No exception of the library leaves this module, and none of its texts: it may hold the input, or the key.
+5. All runs on a loop of its own in a daemon thread: litellm blocks the loop for a second on its first call.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 BATCH: Final = 32
-"""Texts in one request. Providers take 96 to 2,048; a smaller batch loses less when it fails."""
+"""Texts per request. Providers take 96 to 2,048; a smaller batch loses less when it fails."""
 MAX_BYTES: Final = 16_777_216
 CLIENT_TIMEOUT_S: Final = 301.0
-"""The same for every call (rule 3), and longer than any deadline (rule 1)."""
+"""Seconds for litellm's own timeout, the same for every call (rule 3) and longer than any deadline (rule 1)."""
 GRACE_S: Final = 1.0
-"""Seconds beyond the deadline after which a loop that does not come back is given up on."""
+"""Seconds beyond the deadline after which a blocked loop is abandoned."""
 _NOWHERE: Final = "http://127.0.0.1:9"
 
 
 class _Never(int):
-    """Zero retries, for code that reads `max_retries or 2`: litellm 1.106 does for embeddings, and then waits for as
-    long as Retry-After says before a second request that the wire refuses."""
+    """Zero retries for code that reads `max_retries or 2`. litellm 1.106 does for embeddings, and then waits as long as
+    Retry-After says before a second request, which the wire refuses."""
 
     def __bool__(self) -> bool:
         return True
@@ -51,11 +51,11 @@ NEVER: Final = _Never(0)
 
 
 class LiteLlmEmbedder:
-    """Embeds with `model`, by litellm's name for it. May be used from many threads.
+    """Embeds with `model`, by litellm's name for it. Many threads may use it.
 
-    `base_url`: where it is reached (None: its provider's address). `key_env`: the variable with its key (None: the one
-    its provider is known by), read when it is first called. Its vectors are taken to be those of its name and address:
-    a provider that changes a model behind them has to be told apart by whoever configures it.
+    `base_url`: the service's address (None: the provider's own). `key_env`: the variable with the key (None: the
+    provider's usual one), read at the first call. Vectors are identified by the model's name and address: if a provider
+    changes the model behind them, the operator must give it another name.
     """
 
     def __init__(self, model: str, *, base_url: str | None = None, key_env: str | None = None) -> None:
@@ -87,7 +87,7 @@ class LiteLlmEmbedder:
         return _outcome(work, timeout_s + GRACE_S)
 
     async def _embed(self, texts: tuple[str, ...], timeout_s: float) -> Embedding:
-        """Load the library, which takes seconds and goes on when a deadline ends: the next call finds it further."""
+        """Load the library, which takes seconds and continues after a deadline: the next call finds it further."""
         if self._ready is None:
             self._ready = asyncio.create_task(self._prepare())
         try:
@@ -117,11 +117,11 @@ class LiteLlmEmbedder:
         return True
 
     async def _rehearse(self, handler: Any) -> None:
-        """Go through the motions without a connection, key or text of anybody's, and find out on the way how this
-        provider is handed our session: as an HTTP client, or as it is. The first call costs a second, so it is this."""
+        """Simulate a call without a connection, key or input, because the first call takes a second. This finds out how
+        the provider takes our session: as an HTTP client, or as it is."""
         for way in (None, handler):
             budget = Allowance(0)
-            with suppress(Exception):  # every rehearsal ends in an error: no request is granted
+            with suppress(Exception):  # every rehearsal ends in an error, because no request is granted
                 await self._embed_once(budget, ["rehearsal"], _NOWHERE, way)
             if budget.asked:
                 self._way = way
@@ -154,11 +154,11 @@ class LiteLlmEmbedder:
 
     def _key(self) -> str | None:
         named = os.environ.get(self._key_env) if self._key_env else None
-        # A server of one's own often wants no key; the client library insists on one.
+        # A self-hosted server often needs no key, but the client library insists on one.
         return named or ("none" if self._base_url and not self._key_env else None)
 
     def close(self) -> None:
-        """End what is under way and close the connections. Idempotent; blocks for a moment."""
+        """Cancel the work in progress and close the connections. Idempotent; blocks for a moment."""
         with self._lock:
             self._closed = True
         if self._thread.is_started:
@@ -185,14 +185,14 @@ def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
     except (TimeoutError, asyncio.CancelledError):
         work.cancel()
         return Embedding(failure="timeout")
-    except BaseException:  # who is interrupted leaves no work behind, too
+    except BaseException:  # an interrupted caller must leave no work behind either
         work.cancel()
         raise
 
 
 def _vectors(response: Any) -> list[tuple[float, ...]]:
-    """Return the vectors in the order of the texts, which the provider numbers. Anything else counts as no vector,
-    which the caller finds (`fault_in`)."""
+    """Return the vectors in the order of the texts, by the provider's numbering. Anything malformed counts as no
+    vector, which the caller detects (`fault_in`)."""
     rows = [row if isinstance(row, dict) else vars(row) for row in getattr(response, "data", None) or ()]
     ordered = sorted(rows, key=lambda row: row["index"]) if all(isinstance(r.get("index"), int) for r in rows) else rows
     return [_numbers(row.get("embedding")) for row in ordered]

@@ -1,8 +1,8 @@
-"""Importing litellm and instructor: the one module that does.
+"""The only module that imports litellm and instructor.
 
-litellm's import takes seconds of CPU, fetches a price list, reads a `.env` file that lies about and prints to standard
-output when something fails. It is imported in a thread, only where a model is configured, with all of that switched
-off; what the host application has set itself is left as it is.
+litellm's import takes seconds of CPU, fetches a price list, reads any `.env` file and prints errors to standard output.
+So it is imported in a thread, only if a model is configured, with all of that switched off. Settings of the host
+application are not changed.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _MALFORMED: Final = (
     r"|field_name='(?:\w*_tokens|usage|choices|message|content|tool_calls|arguments)')"
 )
 OUR_THREADS: Final = ("bundle-router-import", "bundle-router-model", "bundle-router-embedder")
-"""The threads on which only our own calls run. (Tools of the host have threads of ours too.)"""
+"""The threads that run only our own calls. (Threads of ours also run tools of the host.)"""
 _LITELLM: Final = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 _LOGGERS: Final = (*_LITELLM, "instructor", "instructor.v2.retry", "httpx", "openai._base_client")
 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """The two modules, ready to use."""
+    """The two imported modules."""
 
     litellm: Any
     instructor: Any
 
     def handler(self, session: ClientSession) -> Any:
-        """litellm's own HTTP client over a session of ours. New connections that it opens go by the same session."""
+        """Return litellm's HTTP client over our session. New connections that it opens use the same session."""
         from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
         from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
@@ -54,21 +54,21 @@ class Libraries:
 
 
 def installed() -> bool:
-    """Return whether both can be imported, without importing them."""
+    """Return whether both are installed, without importing them."""
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 
 class _NotOurs(logging.Filter):
-    """Keeps what the libraries say about our own calls out of the host's log: prompts, answers, errors with keys. Our
-    own are those under an allowance, and whatever happens on threads of ours (imports, litellm's workers)."""
+    """Keeps the libraries' records of our own calls out of the host's log: prompts, answers, errors with keys. Our own
+    calls are those with an allowance, and everything on our threads (imports, litellm's workers)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return allowance.get() is None and threading.current_thread().name not in OUR_THREADS
 
 
 class _NotOnStdout(logging.Filter):
-    """litellm's own handler writes what is no warning to standard output, also from threads that know nothing of us.
-    The host's handlers still get it."""
+    """Keeps litellm's own handler from writing records below warnings to standard output, also from unrelated threads.
+    The host's handlers still get them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
@@ -81,7 +81,7 @@ _NOT_ON_STDOUT: Final = _NotOnStdout()
 def _import() -> Libraries:
     for name, value in _HABITS.items():
         os.environ.setdefault(name, value)
-    for name in _LOGGERS:  # before the import, which has something to say already
+    for name in _LOGGERS:  # before the import, which logs already
         logging.getLogger(name).addFilter(_NOT_OURS)
     is_hosts = "litellm" in sys.modules
     with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def _import() -> Libraries:
         import instructor
         import litellm
 
-        _ = instructor.from_litellm  # it loads its parts on first use
+        _ = instructor.from_litellm  # instructor loads its parts on first use
     silence_warnings()
     litellm.suppress_debug_info = True
     if not is_hosts:
@@ -99,16 +99,16 @@ def _import() -> Libraries:
 
 
 def silence_warnings() -> None:
-    """Ignore three warnings that are not ours to act on: what pydantic remarks on litellm's types when it first builds
-    one, the coroutine that litellm drops when a call is cancelled while it is still being prepared, and what pydantic
-    remarks on a completion with parts of the wrong type, of which it quotes some."""
+    """Ignore three warnings that we can't act on: pydantic's about litellm's types when it first builds one; the
+    coroutine that litellm drops when a call is cancelled while it is prepared; and pydantic's about a completion with
+    parts of the wrong type, some of which it quotes."""
     warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)
     warnings.filterwarnings("ignore", message=r"coroutine '\w+\.a?completion' was never", category=RuntimeWarning)
     warnings.filterwarnings("ignore", message=_MALFORMED, category=UserWarning)
 
 
 async def load() -> Libraries | Literal["broken"]:
-    """Return both libraries, imported in a thread that does not keep the process from ending."""
+    """Import both libraries in a thread that does not keep the process from ending, and return them."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Libraries | Literal["broken"]] = loop.create_future()
 

@@ -1,6 +1,6 @@
-"""Reading what litellm gives: an answer with its cost, or an exception that is one of the closed failures.
+"""Turns litellm's results into an answer with its cost, and its exceptions into one of the closed failures.
 
-Nothing of an exception but the failure leaves this module: its text may hold the prompt, the answer and the key.
+Only the failure leaves this module, never an exception's text: it may hold the prompt, the answer and the key.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bundle_router.core.decide.asking.picks import without_fence
 from bundle_router.core.models import Failure
 
 MAX_COST_USD: Final = 1_000.0
-"""What one call may be said to have cost. More is a count of tokens that somebody made up."""
+"""Maximum plausible cost of one call. A higher one results from a made-up token count."""
 
 
 class UnusableAnswer(Exception):
-    """An answer that came and is no answer. Raised through instructor, so it holds the failure and nothing else."""
+    """The model's reply is unusable. Raised through instructor, so it holds only the failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -29,7 +29,7 @@ class UnusableAnswer(Exception):
 
 
 def failure_of(error: BaseException) -> tuple[Failure, float | None]:
-    """Return the failure that an exception of litellm, or of what is beneath, stands for, and its Retry-After."""
+    """Return the failure for an exception of litellm, or of the layers below it, and its Retry-After."""
     status = getattr(error, "status_code", None)
     number = status if isinstance(status, int) else None
     failure = classify(number, type(error).__name__, str(error)[:MAX_TEXT])
@@ -38,7 +38,7 @@ def failure_of(error: BaseException) -> tuple[Failure, float | None]:
 
 
 def retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Return seconds that `Retry-After` asks for: a number or an HTTP date; None without a usable one."""
+    """Return the seconds of a `Retry-After` header (a number or an HTTP date); None without a usable one."""
     value = next((str(text) for name, text in headers.items() if str(name).lower() == "retry-after"), "").strip()
     if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", value):
         return float(value)
@@ -49,7 +49,7 @@ def retry_after(headers: Mapping[str, Any]) -> float | None:
 
 
 def check(response: Any) -> str:
-    """Return the text of a completion, its code fence taken off in place. Raises Unusable for what is no answer."""
+    """Return the text of a completion, after removing its code fence in place. Raises UnusableAnswer."""
     choices = getattr(response, "choices", None)
     if not choices:
         raise UnusableAnswer("invalid_output")
@@ -76,7 +76,7 @@ def _refusal(message: Any) -> bool:
 
 
 def raw_of(response: Any) -> str | None:
-    """Return what the model said, for the record: its text, its refusal or the arguments of its tool call, cut."""
+    """Return the model's reply for the record: its text, refusal or tool call's arguments, cut to the maximum."""
     choices = getattr(response, "choices", None) or ()
     message = getattr(choices[0], "message", None) if choices else None
     if message is None:
@@ -89,13 +89,13 @@ def raw_of(response: Any) -> str | None:
         fields.get("refusal") if isinstance(fields, Mapping) else None,
     )
     text = next((part for part in parts if isinstance(part, str) and part), None)
-    # Valid Unicode: a second call sends it back to the model, and JSON on the wire takes no lone surrogates.
+    # Valid Unicode: a second call sends it back to the model, and JSON on the wire allows no lone surrogates.
     return text[:MAX_RAW].encode("utf-8", "replace").decode("utf-8") if text is not None else None
 
 
 def metered(litellm: Any, response: Any, model: str, reply: ModelReply) -> ModelReply:
-    """Return the reply with what the call used: tokens as the provider counted them, cost by litellm's list (0:
-    unknown, or of numbers that are no count)."""
+    """Return the reply with the call's usage: the provider's token counts, the cost by litellm's price list (0:
+    unknown, or the counts are invalid)."""
     usage = getattr(response, "usage", None)
     prompt_tokens, output_tokens = (
         _count(getattr(usage, "prompt_tokens", 0)),

@@ -1,15 +1,15 @@
-"""What may go over the wire: the HTTP session that litellm is handed, with the bounds it does not have itself.
+"""The HTTP session that litellm uses, with the bounds that litellm lacks.
 
 Rules:
-1. One allowance, one request. Redirects, reconnects and retries inside the libraries ask for a second one and are
+1. One allowance is one request. Redirects, reconnects and retries inside the libraries need a second one, and are
    refused before they connect. Without an allowance (at warm-up) nothing connects at all.
-2. Of an answer no more is read than its tokens can need (`bytes_for`; of vectors, as much as their reader says); then
-   the connection is closed.
-   Bytes on the wire are bytes in memory: compressed answers are neither asked for nor accepted.
-3. Of an error's text the first `MAX_ERROR_BYTES` are read, and none of a compressed one: its status says what it is,
-   and litellm looks through the text with more than a hundred expressions, ten seconds for a megabyte.
+2. Of an answer no more is read than its tokens can need (`bytes_for`; for vectors, the bytes that the caller allows);
+   then the connection is closed. Compressed answers are neither requested nor accepted, so that bytes on the wire are
+   bytes in memory.
+3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is enough, and litellm
+   searches the text with more than a hundred expressions, which takes ten seconds a megabyte.
 
-Built on what aiohttp offers for it: `TraceConfig.on_request_start` and `response_class`.
+It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response_class`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 1_048_576
 FEWEST_BYTES: Final = 65_536
 BYTES_PER_TOKEN: Final = 64
-"""What an answer is allowed for each token it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`: a token of four
-characters, all of them escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
+"""Bytes of an answer for each token that it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`. A token of four
+characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
 MAX_ERROR_BYTES: Final = 8_192
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
@@ -33,18 +33,18 @@ KEEP_ALIVE_S: Final = 15.0
 
 @dataclass(slots=True)
 class Allowance:
-    """Leave for a number of requests. Shared by everything that runs in the context it was set in."""
+    """Permission for a number of requests. Shared by everything that runs in its context."""
 
     left: int
     asked: int = 0
-    """Requests that were tried, granted or not."""
+    """Number of attempted requests, granted or not."""
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("bundle_router_model_allowance", default=None)
 
 
 def bytes_for(tokens: int) -> int:
-    """Return how long an answer of so many tokens may be."""
+    """Return the maximum bytes of an answer with so many tokens."""
     return min(FEWEST_BYTES + BYTES_PER_TOKEN * tokens, MAX_BYTES)
 
 
@@ -53,11 +53,11 @@ def _is_compressed(response: Any) -> bool:
 
 
 def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
-    """Yield a session that keeps to the rules. Belongs to the running loop."""
+    """Return a session that keeps the rules. It belongs to the running loop."""
     import aiohttp
 
     class Bounded:
-        """The response's reader, counting."""
+        """The response's reader, with a byte count."""
 
         def __init__(self, reader: Any, response: aiohttp.ClientResponse) -> None:
             self._reader = reader
@@ -103,7 +103,7 @@ def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
             raise aiohttp.ClientConnectionError("no request is allowed here")
         budget.left -= 1
         request.headers["Accept-Encoding"] = "identity"
-        request.headers.popall("Cookie", None)  # an HTTP client above this session may keep some
+        request.headers.popall("Cookie", None)  # an HTTP client above this session may keep cookies
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(on_request_start)

@@ -1,14 +1,14 @@
 """Local tools: Python functions behind the same port as any tool server.
 
 Rules:
-1. A local server named `x` is the package `bundles.x`, or tools that the caller's code handed over. Config names a
+1. A local server named `x` is the package `bundle_router.tools.x`, or tools passed by the caller's code. Config names a
    server; it can't name code.
-2. A tool runs in a worker thread, with validated arguments and a deadline that begins when the call is made. When the
-   caller goes away, or the deadline passes, `context.cancelled()` turns true and its result is dropped. A call whose
-   turn had not come by then is never carried out, and says `busy`.
-3. `ToolFailure` is what the agent should see. Anything else a tool raises is a defect: the agent is told so in one
-   line, and the traceback goes to diagnostics. What it returns is checked before anybody relies on it.
-4. What is wrong with arguments is said without repeating them: they may be secrets.
+2. A tool runs in a worker thread, with validated arguments and a deadline that begins with the call. If the caller is
+   cancelled or the deadline passes, `context.cancelled()` becomes true and the result is dropped. A call that is still
+   waiting for a thread by then is never carried out, and is `busy`.
+3. `ToolFailure` is an error for the agent. Any other exception of a tool is a defect: the agent gets one line, and
+   diagnostics get the traceback. A tool's result is checked before it is used.
+4. Errors in arguments are described without repeating the arguments, which may be secrets.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ from bundle_router.ports import Diagnostics
 NEVER_BEGUN: Final = RawResult((), "busy", "busy")
 
 MAX_DESCRIPTION: Final = 8_000
-"""Characters of a local tool's description."""
+"""Maximum characters of a local tool's description."""
 
 MANY_VALUES: Final = 2_000
-"""Values in arguments from which on they are checked away from the event loop."""
+"""Number of values in arguments from which they are checked in a thread."""
 
 GRACE_S: Final = 2.0
-"""How long past its deadline a tool may take to notice, before its thread is left behind and the call ends."""
+"""Seconds past its deadline that a tool may take to notice it. Then its thread is abandoned and the call ends."""
 
 
 def shipped_tools(server: str) -> Sequence[LocalTool]:
-    """Return the tools of one first-party server, whose package is loaded."""
+    """Load the package of one first-party server, and return its tools."""
     return tuple(getattr(importlib.import_module(f"bundle_router.tools.{server}"), "TOOLS", ()))
 
 
 def shipped_cards() -> dict[str, Card]:
-    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them: no module of a tool
-    is loaded for them."""
+    """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them, without loading the
+    tools' modules."""
     text = resources.files("bundle_router.tools").joinpath("cards.json").read_text(encoding="utf-8")
     return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
 @lru_cache(maxsize=256)
 def input_schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the JSON Schema of a tool's arguments, without pydantic's titles, which cost tokens."""
+    """Return the JSON Schema of a tool's arguments, without pydantic's titles, which would cost tokens."""
     return _without_titles(model.model_json_schema())
 
 
@@ -89,7 +89,7 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
-    """Return a local server's tools, functions among them as tools. Raises RequestError for what is none."""
+    """Return a local server's tools; functions are turned into tools. Raises RequestError for anything else."""
     from bundle_router.adapters.local.functions import local_tool
 
     if not isinstance(tools, list | tuple) or not tools:
@@ -105,7 +105,7 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
 def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
     """Return the cards of all local tools by canonical name.
 
-    Raises RequestError for what is no LocalTool, for a name that is none or is listed twice, and for a description that
+    Raises RequestError for an object that is no LocalTool, for an invalid or repeated name, and for a description that
     is too long.
     """
     cards: dict[str, Card] = {}
@@ -128,7 +128,7 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
 
 
 def _check_form(server: str, tool: LocalTool) -> None:
-    """Refuse a tool of the wrong form, which an engine's untyped code may hand over, before a call finds it out."""
+    """Refuse a malformed tool, which an engine's untyped code may pass, before it is called."""
     wrong = ""
     if not (isinstance(tool.name, str) and isinstance(tool.description, str)):
         wrong = f"the name and the description of {tool.name!r:.50} are not both text"
@@ -142,9 +142,9 @@ def _check_form(server: str, tool: LocalTool) -> None:
 
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Return what is wrong with a call's arguments, one sentence each; empty when they are fine."""
+    """Return the errors of a call's arguments, one sentence each; empty if they are valid."""
     if _holds_many(arguments):
-        # pydantic lists every single value that does not fit: seconds, and the interpreter is held meanwhile.
+        # pydantic lists every invalid value, which can take seconds and holds the GIL.
         try:
             if problems := _schema_of(tool.arguments).problems(arguments, CHECK_STEPS):
                 return problems
@@ -165,7 +165,7 @@ def _schema_of(arguments: type[BaseModel]) -> JsonSchema:
 
 
 def _holds_many(value: object) -> bool:
-    """Return whether it holds more than `MANY_VALUES` values; counted no further than that."""
+    """Return whether it holds more than `MANY_VALUES` values. Counting stops there."""
     waiting, count = [value], 0
     while waiting and count <= MANY_VALUES:
         item = waiting.pop()
@@ -176,9 +176,9 @@ def _holds_many(value: object) -> bool:
 
 
 class LocalSessions:
-    """Calls local tools: the caller's own `servers`, and first-party ones, loaded when they are first called.
+    """Calls local tools: the caller's own `servers`, and first-party ones, which are loaded at their first call.
 
-    `max_concurrent_calls` run at once; more wait their turn within their deadline.
+    At most `max_concurrent_calls` run at once; more wait, within their deadline.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class LocalSessions:
         self._limits = limits
         self._diagnostics = diagnostics
         self._protected = tuple(protected)
-        self._hidden = hidden  # itself: who serves the router adds to it
+        self._hidden = hidden  # not copied: the service adds to it later
         self._workers = Workers(limits.max_concurrent_calls)
         self._checks = Workers(1)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -208,7 +208,7 @@ class LocalSessions:
     async def check_arguments(self, server: str, tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:
         entry = self._tool(server, tool)
         if _holds_many(arguments):
-            with contextlib.suppress(ToolFailure):  # no thread to be had: it is checked here
+            with contextlib.suppress(ToolFailure):  # without a thread it is checked here
                 return await self._checks.submit(lambda: argument_problems(entry, arguments))
         return argument_problems(entry, arguments)
 
@@ -253,7 +253,7 @@ class LocalSessions:
             stop: Callable[[], object] = work.cancel
         else:
             work, stop = self._workers.submit(run), partial(gone.append, True)
-        # A thread can't be killed: what it still returns is dropped, and must not be reported as unretrieved.
+        # A thread can't be killed. Its late result is dropped, and must not be reported as unretrieved.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait({work}, timeout=timeout_s)
@@ -264,7 +264,7 @@ class LocalSessions:
                 return _busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls)
             await asyncio.wait({work}, timeout=GRACE_S)
             if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
-                return work.result()  # its own word for it may say how far it came
+                return work.result()  # the tool's own timeout result may say how far it came
         finally:
             stop()
             gone.append(True)
@@ -280,7 +280,7 @@ class LocalSessions:
             return self._crashed_result(entry, defect)
 
     async def _run_here(self, entry: LocalTool, arguments: Mapping[str, Any], context: ToolContext) -> RawResult:
-        """As `_run`, for a coroutine function: on the caller's event loop, where a cancellation reaches it."""
+        """Run a coroutine tool on the caller's event loop, where a cancellation reaches it; else as `_run`."""
         try:
             made = entry.run(entry.arguments.model_validate(dict(arguments)), context)
             return self._result(await made if inspect.isawaitable(made) else made)
@@ -292,7 +292,7 @@ class LocalSessions:
             return self._crashed_result(entry, defect)
 
     def _turn(self) -> asyncio.Semaphore:
-        """Return what bounds the coroutine tools of the running loop: each loop has its own."""
+        """Return the semaphore that bounds the coroutine tools of the running loop."""
         loop = asyncio.get_running_loop()
         return self._turns.setdefault(loop, asyncio.Semaphore(self._limits.max_concurrent_calls))
 
@@ -332,7 +332,7 @@ def _busy_result(server: str, tool: str, timeout_s: float, limit: int) -> RawRes
 
 
 def _size(output: object) -> int:
-    """Return the size of a tool's output in bytes, or characters for text. Raises TypeError or ValueError."""
+    """Return the size of a tool's output: bytes, or characters of text. Raises TypeError or ValueError."""
     if not isinstance(output, ToolOutput):
         raise TypeError(f"it returned {type(output).__name__}, not ToolOutput")
     size = 0
@@ -349,7 +349,7 @@ def _size(output: object) -> int:
 
 
 def _json_size(value: Any) -> int:
-    """Return bytes of a JSON value, encoded piece by piece: the encoder holds the interpreter until it is through."""
+    """Return the bytes of a JSON value, encoded piece by piece: the encoder holds the GIL until it has finished."""
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
         return 2 + sum(len(encode(name)) + 2 + _json_size(inner) for name, inner in value.items())
     if isinstance(value, list) and len(value) > 256:
@@ -363,14 +363,14 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 
 def binary_problems(rule: BinaryRule) -> Sequence[str]:
-    """Return what is wrong with the patterns of a `[[binaries]]` rule, a sentence each."""
+    """Return the errors in the patterns of a `[[binaries]]` rule, one sentence each."""
     from bundle_router.tools.workspace.grammar import problems
 
     return problems(rule)
 
 
 def card(server: str, tool: str, description: str, schema: Mapping[str, Any]) -> Card:
-    """Return the card of one definition: canonical and hashed, its tokens estimated at four bytes each."""
+    """Return the card of one definition: canonical, hashed, with tokens estimated at four bytes each."""
     definition = {"description": description, "parameters": schema}
     tokens = -(-len(encode(definition)) // 4)
     return Card(server, tool, description, encode(schema), digest_of(definition), tokens, counted=False)

@@ -1,10 +1,10 @@
-"""A typed function as a tool: its annotations and its docstring are the name, the description and the schema.
+"""Turns a typed function into a tool: its annotations and docstring give the name, the description and the schema.
 
 Rules:
-1. What can't be described is refused here, in a sentence, not at the first call: a parameter without a type, `*args`.
-2. The agent sees the docstring's text and what it says of each parameter, and nothing of the code.
-3. A parameter annotated with `ToolContext` is the router's to give; it is no argument.
-4. What a function returns becomes blocks: text, JSON, bytes, pictures, or blocks of its own.
+1. A function that can't be described (a parameter without a type, `*args`) is refused here, not at its first call.
+2. The agent sees the docstring's text and its descriptions of parameters, and nothing of the code.
+3. The router supplies a parameter annotated with `ToolContext`; it is no argument.
+4. A function's return value becomes blocks: text, JSON, bytes, pictures, or the blocks that it returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANY: Final = TypeAdapter(Any)
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """How arguments reach the function: a field of the model by parameter, and the context's parameter."""
+    """How arguments are passed to the function: the model's field for each parameter, and the context's parameter."""
 
     parameters: Mapping[str, str]
     context: str | None
@@ -43,7 +43,7 @@ class _Signature:
 
 
 def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", description: str = "") -> LocalTool:
-    """Return the tool that a function is. `name` and `description` replace its own. Raises RequestError."""
+    """Return a function as a tool. `name` and `description` replace its own. Raises RequestError."""
     if isinstance(function, LocalTool):
         return function
     if not callable(function) or isinstance(function, type):
@@ -127,7 +127,7 @@ def _wrap_coroutine(
 
 
 def tool_output(value: Any) -> ToolOutput:
-    """Return what a function gave as a tool's output. Raises TypeError for what can't be shown to an agent."""
+    """Convert a function's return value to a tool's output. Raises TypeError if an agent can't be shown it."""
     if isinstance(value, ToolOutput):
         return value
     if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
