@@ -56,7 +56,7 @@ def engine(shell: Any) -> Any:
 
 
 def test_an_engines_own_tools_are_checked_routed_listed_called_explained_searched_and_evaluated(engine: Any) -> None:
-    assert engine("check", "--strict", *LOCAL).stdout.startswith("valid: 5 bundles, 1 routes")
+    assert engine("check", "--strict", *LOCAL).stdout.startswith("valid: 5 bundles, 1 route,")
     routed = engine.json("route", *STEP, "--run", "r-1", *LOCAL)
     assert [row["id"] for row in routed["decision"]["bundles"]] == ["tickets.read"]
     assert "tickets.get_ticket" in engine("tools", "--run", "r-1", *LOCAL).stdout

@@ -1,16 +1,12 @@
-"""A tool of your own in a Temporal workflow, with the rows in `config`; `temporal server start-dev` has to run."""
+"""A tool of your own in a Temporal workflow, beside `temporal server start-dev`, with the rows in `config`.
 
-import asyncio
-from pathlib import Path
+`python temporal_workflow.py` in this folder is a worker; this asks for a workflow:
+`temporal workflow execute --type Triage --task-queue bundle-router --input 7`."""
 
+from bundle_router import Step
+from bundle_router.ext.temporal import call, route, run_worker
+from bundle_router.tool import LocalServer
 from temporalio import workflow
-from temporalio.client import Client
-from temporalio.worker import Worker
-
-with workflow.unsafe.imports_passed_through():
-    from bundle_router import Router, Step
-    from bundle_router.ext.temporal import activities, call, route
-    from bundle_router.tool import LocalServer
 
 
 async def get_ticket(number: int) -> str:
@@ -26,15 +22,6 @@ class Triage:
         return (await call(decision, "tickets.get_ticket", {"number": number})).text
 
 
-async def main(folder: Path, address: str = "localhost:7233") -> str:
-    client = await Client.connect(address)
-    local = {"tickets": LocalServer([get_ticket], "Read the tickets of the tracker.")}
-    async with (
-        Router.open(Path(__file__).parent / "config", runs=folder / "runs", local=local) as router,
-        Worker(client, task_queue="triage", workflows=[Triage], activities=activities(router)),
-    ):
-        return await client.execute_workflow(Triage.run, 7, id="triage-7", task_queue="triage")
-
-
 if __name__ == "__main__":
-    print(asyncio.run(main(Path())))
+    tickets = LocalServer([get_ticket], "Read the tickets of the tracker.")
+    run_worker([Triage], "config", runs="runs", local={"tickets": tickets})

@@ -33,19 +33,13 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "tools": ("tools", "list the tools that a run's current decision shows, and what they cost"),
     "call": ("call", "call a tool that a run's current decision shows"),
     "runs": ("runs", "list, search, show, count, verify, export, import, index, publish or prune runs"),
-    "replay": (
-        "replay",
-        "take recorded decisions again, under the config they were taken with or another, and compare",
-    ),
+    "replay": ("replay", "take recorded decisions again, under their own config or another, and compare"),
     "eval": ("eval", "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"),
     "learn": (
         "learn",
-        "learn from past runs: show what they teach, and what it does to the newest of them; accept it, or label steps",
+        "learn from past runs: show what they teach and what it would change; accept it, or label steps",
     ),
-    "import": (
-        "importing",
-        "take over MCP servers from .mcp.json, Claude Code or Desktop, Cursor, VS Code or Codex; all untrusted",
-    ),
+    "import": ("importing", "take over MCP servers from .mcp.json, Claude, Cursor, VS Code or Codex; all untrusted"),
     "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),

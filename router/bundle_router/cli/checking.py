@@ -121,10 +121,10 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     for row in checked.live:
         for line in lines_of(row):
             say(line)
-    say(
-        f"valid: {len(catalog.bundles)} bundles, {len(catalog.routes)} routes, {len(catalog.policies)} "
-        f"policies, {len(catalog.servers)} servers; revision {catalog.revision}"
-    )
+    nouns = ("bundle", "bundles"), ("route", "routes"), ("policy", "policies"), ("server", "servers")
+    held = (catalog.bundles, catalog.routes, catalog.policies, catalog.servers)
+    parts = [f"{len(rows)} {names[len(rows) != 1]}" for rows, names in zip(held, nouns, strict=True)]
+    say(f"valid: {', '.join(parts)}; revision {catalog.revision}")
     only_routed = unpickable_line(catalog)
     if only_routed:
         say(only_routed)

@@ -11,7 +11,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from bundle_router.cli.demo_mcp import run_mcp
+from bundle_router.cli.demo_mcp import call_cells, run_mcp
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
@@ -25,9 +25,7 @@ from bundle_router.wiring.catalogs import LocalServers
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--mcp", action="store_true", help="real tool servers from npm and PyPI instead, where installed"
-    )
+    parser.add_argument("--mcp", action="store_true", help="use real tool servers of npm and PyPI, where installed")
     add_config(parser)
     add_runs(parser)
 
@@ -111,15 +109,8 @@ def _bundle(id_: str, reason: str) -> str:
 
 
 def _calls(item: DemoStep) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for result in item.results:
-        outcome = result.outcome if result.ok or not result.code else f"{result.outcome}: {result.code}"
-        preview = f"{len(result.text):,} characters"
-        for artifact in result.artifacts:
-            size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
-            preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
-        rows.append((item.planned.role, result.tool, outcome, f"{result.elapsed_ms:.0f}", preview))
-    return rows
+    role = item.planned.role
+    return [(role, *call_cells(result, f"{len(result.text):,} characters")) for result in item.results]
 
 
 def _point_on(runs: str, run_id: str) -> None:

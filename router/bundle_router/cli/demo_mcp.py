@@ -138,10 +138,14 @@ def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
 
 
 def _line(result: Result) -> tuple[object, ...]:
-    preview = " ".join(result.text.split())[:60]
+    return call_cells(result, " ".join(result.text.split())[:60])
+
+
+def call_cells(result: Result, preview: str) -> tuple[object, ...]:
+    """Return a call as a row: its tool, outcome, milliseconds, and what came back, its artifacts too."""
     for artifact in result.artifacts:
         size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
-        preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes, {artifact.uri[:27]}…"
+        preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
     return result.tool, _outcome(result), f"{result.elapsed_ms:.0f}", preview
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -83,8 +82,7 @@ def _labels(options: list[str]) -> dict[str, str]:
 
 def _identity(decision: Decision) -> dict[str, object]:
     names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
-    values = asdict(decision)
-    return {name: values[name] for name in names}
+    return {name: getattr(decision, name) for name in names}
 
 
 def show(decision: Decision) -> None:

@@ -47,9 +47,7 @@ def archive_of(arguments: argparse.Namespace) -> RunArchive:
 
 
 def add_development(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--development", action="store_true", help="permit servers that are started as processes (stdio)"
-    )
+    parser.add_argument("--development", action="store_true", help="permit servers that are processes (stdio)")
 
 
 def add_opening(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +56,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
     add_archive(parser)
     parser.add_argument("--workspace", help="root that local tools are confined to (default: this folder)")
     add_development(parser)
-    parser.add_argument(
-        "--unpinned", action="store_true", help="as --development; and use trusted servers that nobody has pinned"
-    )
+    parser.add_argument("--unpinned", action="store_true", help="as --development; and use trusted servers unpinned")
     add_json(parser)
 
 
@@ -113,12 +109,11 @@ def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
 
 def json_object(text: str) -> dict[str, Any]:
     """Return a JSON object given on the command line. Raises RequestError."""
+    advice = 'write e.g. \'{"path": "README.md"}\''
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        raise RequestError(
-            f"the arguments are not JSON: {wrong}", advice='write e.g. \'{"path": "README.md"}\''
-        ) from None
+        raise RequestError(f"the arguments are not JSON: {wrong}", advice=advice) from None
     if not isinstance(value, dict):
-        raise RequestError("the arguments must be a JSON object", advice='write e.g. \'{"path": "README.md"}\'')
+        raise RequestError("the arguments must be a JSON object", advice=advice)
     return value

@@ -3,7 +3,7 @@
     pydantic_ai     RoutedToolset                     pip install 'bundle-router[pydantic-ai]'
     langchain       RoutedTools (a middleware)        pip install 'bundle-router[langchain]'
     openai_agents   RoutedAgent                       pip install 'bundle-router[openai-agents]'
-    temporal        activities, route, call …         pip install 'bundle-router[temporal]'
+    temporal        run_worker, route, call …         pip install 'bundle-router[temporal]'
 
 Each gives a framework's own agent loop the tools of one decision. `step_tools` is what they have in common, and what an
 adapter for another framework stands on.

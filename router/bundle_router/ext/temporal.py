@@ -1,22 +1,25 @@
 """Routing and calls as Temporal activities.
 
-    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # where tools run
-
-    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in the workflow
+    decision = await route(Step(run_id=workflow.info().workflow_id, …))                      # in a workflow
     result = await call(decision, "repo.read_file", {"path": "README.md"})
+
+    run_worker([Edit], "config", runs="runs")                                                # where tools run
+    Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # in a worker of one's own
 
 Workflow and activity ids are the keys of steps and calls. So an activity that is tried again, on whichever worker,
 gives the recorded decision or result; a call whose worker died in it is `unknown`, or made again where that does no
 harm. A workflow that was reset or continued as new asks anew. Workers of several machines share a store (`postgresql://…`).
-In a workflow's file import this module within `workflow.unsafe.imports_passed_through()`.
+For a worker of one's own, a workflow's file imports this module within `workflow.unsafe.imports_passed_through()`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -29,7 +32,11 @@ from bundle_router.wiring import Router
 
 with needs_extra("the adapter for Temporal", "temporal"):
     from temporalio import activity, workflow
+    from temporalio.client import Client
+    from temporalio.envconfig import ClientConfig
     from temporalio.exceptions import ApplicationError
+    from temporalio.worker import Worker
+    from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "start_to_close_timeout": timedelta(minutes=5),
@@ -38,36 +45,38 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Options of `workflow.execute_activity` where none are given: a worker that died is noticed within 30 s."""
 DECISIONS: Final = TypeAdapter(Decision)
 """Made here, since in a workflow's sandbox the names that it refers to can't be looked up."""
-T = TypeVar("T")
 Json = dict[str, Any]
+
+
+def run_worker(
+    workflows: Sequence[type], config: str | Path, *, task_queue: str = "bundle-router", **options: Any
+) -> None:
+    """Run a worker of workflows until it is interrupted, with a router of its own (`options` are `Router.open`'s) and
+    the server that Temporal's environment names (`TEMPORAL_ADDRESS` and others), else the one of this machine."""
+    runner = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules("bundle_router"))
+
+    async def run() -> None:
+        found: Any = ClientConfig.load_client_connect_config()
+        client = await Client.connect(**{"target_host": "localhost:7233", **found})
+        async with Router.open(config, **options) as router:
+            given: Any = {"workflows": workflows, "activities": activities(router), "workflow_runner": runner}
+            await Worker(client, task_queue=task_queue, **given).run()
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run())
 
 
 def activities(router: Router) -> list[Callable[..., Any]]:
     """Return the activities that a worker carries out with a router. Requests that are refused fail for good
     (`ApplicationError`, its type the error's name); whatever else fails is tried again as the workflow says."""
 
-    @activity.defn(name="bundle_router.route")
-    async def route_step(step: Json) -> Json:
-        asked = step_key(Step.from_json(step), *_place())
-        return (await _carried_out(router.route(asked))).to_json()
-
-    @activity.defn(name="bundle_router.tools")
-    async def list_tools(asked: Json) -> Json:
-        return (await _carried_out(router.tools(**asked))).to_json()
-
-    @activity.defn(name="bundle_router.call")
-    async def call_tool(asked: Json) -> Json:
-        return (await _carried_out(router.call(**asked, key=short_key(*_place())))).to_json()
-
-    @activity.defn(name="bundle_router.missed")
-    async def note_missed(asked: Json) -> Json:
-        return (await _carried_out(router.missed(**asked))).to_json()
-
-    @activity.defn(name="bundle_router.close_run")
-    async def close_run_here(run_id: str) -> None:
-        await _carried_out(router.close_run(run_id))
-
-    return [route_step, list_tools, call_tool, note_missed, close_run_here]
+    return [
+        _activity("route", lambda step: router.route(step_key(Step.from_json(step), *_place()))),
+        _activity("tools", lambda asked: router.tools(**asked)),
+        _activity("call", lambda asked: router.call(**asked, key=short_key(*_place()))),
+        _activity("missed", lambda asked: router.missed(**asked)),
+        _activity("close_run", router.close_run),
+    ]
 
 
 def _place() -> tuple[str | None, ...]:
@@ -75,15 +84,21 @@ def _place() -> tuple[str | None, ...]:
     return info.namespace, info.workflow_id, info.workflow_run_id or info.activity_run_id, info.activity_id
 
 
-async def _carried_out(work: Coroutine[Any, Any, T]) -> T:
-    """Carry something out with heartbeats, by which a dead worker is noticed and a cancellation arrives."""
-    beating = asyncio.ensure_future(_heartbeat(activity.info().heartbeat_timeout))
-    try:
-        return await work
-    except RequestError as refused:
-        raise ApplicationError(refused.message, type=type(refused).__name__, non_retryable=True) from refused
-    finally:
-        beating.cancel()
+def _activity(name: str, begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    """Return an activity with heartbeats, by which a dead worker is noticed and a cancellation arrives."""
+
+    @activity.defn(name=f"bundle_router.{name}")
+    async def carry_out(asked: Any) -> Any:
+        beating = asyncio.ensure_future(_heartbeat(activity.info().heartbeat_timeout))
+        try:
+            made = await begin(asked)
+        except RequestError as refused:
+            raise ApplicationError(refused.message, type=type(refused).__name__, non_retryable=True) from refused
+        finally:
+            beating.cancel()
+        return made.to_json() if hasattr(made, "to_json") else None
+
+    return carry_out
 
 
 async def _heartbeat(within: timedelta | None) -> None:
