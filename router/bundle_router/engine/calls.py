@@ -121,9 +121,9 @@ def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
     return not call.arguments_digest or call.arguments_digest == request.digest
 
 
-def _refuse_other(run: OpenRun, request: CallRequest, found: KeyTaken) -> None:
-    call = found.call
-    same = {"another tool": found.same_tool, "other arguments": _same_arguments(call, request)}
+def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> None:
+    call = key_taken.call
+    same = {"another tool": key_taken.same_tool, "other arguments": _same_arguments(call, request)}
     differing = [name for name, is_same in same.items() if not is_same]
     if differing:
         raise KeyConflict(

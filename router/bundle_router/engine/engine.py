@@ -112,20 +112,20 @@ class Engine:
     # --- flow 1: a step is routed ----------------------------------------------------------------------------------
 
     async def route(
-        self, asked: Step, messages: Messages | None = None, *, selector: Selector | None = None
+        self, requested: Step, messages: Messages | None = None, *, selector: Selector | None = None
     ) -> Decision:
         """Route a step (see `Router.route`). `selector` replaces the engine's own."""
-        return await drive(self._route(asked, messages, selector))
+        return await drive(self._route(requested, messages, selector))
 
     def route_from_thread(
-        self, asked: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
+        self, requested: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
     ) -> Decision:
         """Do as `route` does, on the calling thread. `wait` runs a coroutine elsewhere and returns its result."""
-        return drive_from_thread(self._route(asked, messages), wait)
+        return drive_from_thread(self._route(requested, messages), wait)
 
-    def _route(self, asked: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
+    def _route(self, requested: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
         started_ns = self.ports.clock.monotonic_ns()
-        step = accept_step(self.catalog, self.ports.redactor, asked)
+        step = accept_step(self.catalog, self.ports.redactor, requested)
         run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
             run = yield InThread(lambda: self.runs.hold(step.run_id, step), undo=OpenRun.release)
@@ -197,7 +197,7 @@ class Engine:
     # --- what is shown ---------------------------------------------------------------------------------------------
 
     async def tools(
-        self, run_id: str, how: SurfaceForm, decision_id: str | None = None, *, decides: bool = False
+        self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None, *, decides: bool = False
     ) -> Toolset:
         """Return what `toolset` does, after asking the servers that show nothing before they are asked. `decides`:
         route a step without a key again when one of them stayed silent, so that the decision says so."""
@@ -208,8 +208,8 @@ class Engine:
             await self.route(state.step.model_copy(update={"branch": state.decided.branch}))
             state = await self.state_async(run_id)
         if state.surface.may_search(state.bundle_ids):
-            return await asyncio.to_thread(_toolset, state, how)
-        return _toolset(state, how)
+            return await asyncio.to_thread(_toolset, state, surface_form)
+        return _toolset(state, surface_form)
 
     async def standing(self, run_id: str, *, asks: bool) -> tuple[object, ...]:
         """Return the facts about servers that would decide the run's step, for the servers that its newest decision
@@ -225,9 +225,9 @@ class Engine:
         drifted = tuple(row for row in now.drifted if row[0] in wanted)
         return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
 
-    def toolset(self, run_id: str, how: SurfaceForm, decision_id: str | None = None) -> Toolset:
+    def toolset(self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None) -> Toolset:
         """Return the run's tools as known now, without asking a server. Blocks where search is needed."""
-        return _toolset(self.state(run_id, decision_id), how)
+        return _toolset(self.state(run_id, decision_id), surface_form)
 
     def needs_discovery(self, run_id: str) -> bool:
         """Return whether servers have to be asked before the run's tools can be shown."""
@@ -414,14 +414,14 @@ class Engine:
         self._store.check()
 
     def media(
-        self, run_id: str, uri: str, how: SurfaceForm, decision_id: str | None = None, *, link: bool
+        self, run_id: str, uri: str, surface_form: SurfaceForm, decision_id: str | None = None, *, link: bool
     ) -> dict[str, Any]:
         """See `Router.media`. Blocks for as long as reading takes."""
         if decision_id is not None:
             self.state(run_id, decision_id).refuse_superseded()
         data = self.artifact(run_id, uri)
         whole = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
-        return media_form(whole, data, self.ports.describe(data), how.form, link=link)
+        return media_form(whole, data, self.ports.describe(data), surface_form.form, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
@@ -457,9 +457,9 @@ class Engine:
                 await self.ports.programs.close()
 
 
-def _toolset(state: RunState, how: SurfaceForm) -> Toolset:
+def _toolset(state: RunState, surface_form: SurfaceForm) -> Toolset:
     state.refuse_stale()
-    return state.surface.toolset(state, how)
+    return state.surface.toolset(state, surface_form)
 
 
 def _no_decision(run_id: str) -> UnknownRun:

@@ -142,14 +142,14 @@ async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awai
         flow.close()
 
 
-async def _carry_out(wanted: InThread | OnStore | Awaited) -> Any:
-    if isinstance(wanted, OnStore):
-        return await on_store(wanted.store, wanted.work)
-    if isinstance(wanted, InThread):
-        if wanted.undo is not None:
-            return await in_thread(wanted.work, wanted.undo)
-        return await asyncio.to_thread(wanted.work)
-    return await wanted.coroutine
+async def _carry_out(work: InThread | OnStore | Awaited) -> Any:
+    if isinstance(work, OnStore):
+        return await on_store(work.store, work.work)
+    if isinstance(work, InThread):
+        if work.undo is not None:
+            return await in_thread(work.work, work.undo)
+        return await asyncio.to_thread(work.work)
+    return await work.coroutine
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -191,10 +191,10 @@ async def on_store(store: RunStore, work: Callable[[float], T]) -> T:
 def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
     """Run a flow to its end on this thread. `wait` runs a coroutine elsewhere and returns its result."""
 
-    async def do(wanted: InThread | OnStore | Awaited) -> Any:
-        if isinstance(wanted, Awaited):
-            return wait(wanted.coroutine)
-        return wanted.work(PATIENT_S) if isinstance(wanted, OnStore) else wanted.work()
+    async def do(work: InThread | OnStore | Awaited) -> Any:
+        if isinstance(work, Awaited):
+            return wait(work.coroutine)
+        return work.work(PATIENT_S) if isinstance(work, OnStore) else work.work()
 
     try:
         drive(flow, do).send(None)

@@ -121,25 +121,25 @@ async def execute(
     return await _finish(at, own, end, kept)
 
 
-def _record_gaps(at: CallPorts, own: AdmittedCall, via: str, names: Any, wait_s: float) -> None:
-    state = own.state
+def _record_gaps(at: CallPorts, call: AdmittedCall, via: str, names: Any, wait_s: float) -> None:
+    state = call.state
     with at.run.lock:
         at.run.read_on()
         for name in names:
             code, detail = why_not(state, state.surface.canonical.get(name, name))
             text = f"{name!r} is not available at this step ({code}: {detail})."
             gap = MissedTool(state.surface.canonical.get(name, name), code, text)
-            record_missed(at, replace(own.request, via=via, key=""), state, gap, wait_s)
+            record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
 
 
-async def _finish(at: CallPorts, own: AdmittedCall, end: ProgramEnd, kept: Any) -> Result:
-    shaped = await shape_blocks(at.ports, own.state.catalog.settings.limits.max_result_chars, (Text(end.text),))
-    stored = (*kept, *await store(at.run, shaped.blobs))
+async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:
+    shaped = await shape_blocks(at.ports, call.state.catalog.settings.limits.max_result_chars, (Text(end.text),))
+    stored = (*recorded, *await store(at.run, shaped.blobs))
 
     def finished(wait_s: float) -> Result:
         with at.run.lock:
             outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
-            return finish_call(at.ports, at.run, replace(own, call_id=at.run.next_id()), outcome, wait_s=wait_s)
+            return finish_call(at.ports, at.run, replace(call, call_id=at.run.next_id()), outcome, wait_s=wait_s)
 
     result = await on_store(at.runs.store, finished)
     await at.wait_until_durable()

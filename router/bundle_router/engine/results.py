@@ -202,11 +202,11 @@ class ArtifactFiller:
             raise _Unusable("storage", "name an artifact that can't be put into a file.") from None
 
 
-def _fill(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...], max_bytes: int) -> Arguments:
+def _fill(filler: ArtifactFiller, arguments: Arguments, handles: tuple[Handle, ...], max_bytes: int) -> Arguments:
     texts: dict[tuple[str | int, ...], str] = {}
     total = 0
     try:
-        for handle in found:
+        for handle in handles:
             data = filler.read(handle)
             total += len(data)
             if total > max_bytes:
@@ -214,7 +214,7 @@ def _fill(filler: ArtifactFiller, arguments: Arguments, found: tuple[Handle, ...
             texts[handle.place] = filler.fill(handle, data)
     except _Unusable as wrong:
         return replace(arguments, wrong=(wrong.code, wrong.sentence))
-    files = dict.fromkeys(texts[handle.place] for handle in found if handle.want == "path")
+    files = dict.fromkeys(texts[handle.place] for handle in handles if handle.want == "path")
     return replace(arguments, value=fill_arguments(arguments.value, texts), asked=arguments.value, files=tuple(files))
 
 
@@ -365,11 +365,11 @@ class AdmittedCall:
     ready_ms: float = 0.0
 
 
-def joined_after(state: RunState, activation: Activation, asked: Iterable[tuple[str, Iterable[str]]]) -> Joined:
+def joined_after(state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]) -> Joined:
     """Return the tools that join the array when tools of bundles are asked for, as far as the step has room. The
     router's own tools have no card and take no room."""
     before, cards = frozenset(_asked_for(activation)), state.catalog.cards
-    for bundle, tools in asked:
+    for bundle, tools in requested:
         new = [tool for tool in tools if (bundle, tool) not in before]
         fitting = {card.name for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)}
         fits = [tool for tool in new if tool in fitting or "." not in tool]
@@ -403,11 +403,11 @@ async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
     return await asyncio.to_thread(lambda: tuple([blob.stored_as(run.artifacts.put(blob.data)) for blob in blobs]))
 
 
-def ended_by(ended: BaseException) -> tuple[Outcome, str]:
+def ended_by(error: BaseException) -> tuple[Outcome, str]:
     """Return the outcome and the code of a call that an exception ended."""
-    if isinstance(ended, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError):
         return "cancelled", "cancelled"
-    return "tool_error", "storage" if isinstance(ended, StorageError | CorruptRun) else "internal"
+    return "tool_error", "storage" if isinstance(error, StorageError | CorruptRun) else "internal"
 
 
 def finish_call(

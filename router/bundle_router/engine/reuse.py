@@ -77,17 +77,17 @@ class ResultReuse:
         self._under_way: dict[str, _CallUnderWay] = {}
         self._lock = threading.Lock()
 
-    async def get_or_call(self, catalog: Catalog, asked: ReusableCall, call_id: str, work: Work) -> CallOutcome:
+    async def get_or_call(self, catalog: Catalog, reusable_call: ReusableCall, call_id: str, work: Work) -> CallOutcome:
         """Return a kept result of the same call, or else the outcome of `work`."""
-        reuse = reuse_of(catalog, asked.tool)
+        reuse = reuse_of(catalog, reusable_call.tool)
         if reuse is None:
-            return await self.call_fresh(catalog, asked.tool, work)
-        key = key_of(catalog, asked, reuse)
+            return await self.call_fresh(catalog, reusable_call.tool, work)
+        key = key_of(catalog, reusable_call, reuse)
         with self._lock:
             kept = self._cache.get(key, self._clock.monotonic_ns())
             leader = self._under_way.get(key)
             if kept is None and leader is None:
-                own = self._under_way[key] = _CallUnderWay(place_of(catalog, asked.tool), Future())
+                own = self._under_way[key] = _CallUnderWay(place_of(catalog, reusable_call.tool), Future())
         if kept is None and leader is None:
             return await self._lead(own, key, reuse, call_id, work)
         if leader is not None:

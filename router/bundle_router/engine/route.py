@@ -52,12 +52,12 @@ class RouteRequest:
     started_ns: int
 
 
-def accept_step(catalog: Catalog, redactor: Redactor, asked: Step) -> Step:
+def accept_step(catalog: Catalog, redactor: Redactor, requested: Step) -> Step:
     """Return the step in a form that may be recorded. Raises RequestError first for a step with unknown names."""
-    if not isinstance(asked, Step):
+    if not isinstance(requested, Step):
         advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
-        raise RequestError(f"route() takes a Step, not {type(asked).__name__}", advice=advice)
-    step = _redact_step(redactor, asked)
+        raise RequestError(f"route() takes a Step, not {type(requested).__name__}", advice=advice)
+    step = _redact_step(redactor, requested)
     if step.policy is not None:
         refuse_unknown(catalog, step.policy)
     return step
@@ -103,34 +103,36 @@ def prepare(
     catalog: Catalog,
     runs: RunTable,
     run: OpenRun,
-    asked: Step,
+    requested: Step,
     facts_for: Callable[[str], Facts],
     messages: Messages | None,
     started_ns: int,
 ) -> RouteRequest:
     """Return the step with everything that it is decided with."""
-    runs.check_parent(run, asked)
+    runs.check_parent(run, requested)
     with run.lock:
-        is_own = bool(asked.parent_decision_id) and run.fold.branch_of(asked.parent_decision_id or "") is not None
-    limits = runs.limits(run.parent_id, None if is_own else asked.parent_decision_id)
-    facts = facts_for(asked.principal)
+        is_own = (
+            bool(requested.parent_decision_id) and run.fold.branch_of(requested.parent_decision_id or "") is not None
+        )
+    limits = runs.limits(run.parent_id, None if is_own else requested.parent_decision_id)
+    facts = facts_for(requested.principal)
     changes: dict[str, Any] = {}
     if run.parent_id is not None:
         facts = replace(facts, grants=limits.grants)
         changes["parent_run_id"] = run.parent_id
-    folder = runs.folder(asked, limits)
+    folder = runs.folder(requested, limits)
     if messages is not None:
         expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
         for message in messages:
             expect("a message", message, Mapping, "give the list of messages that the agent keeps")
-    if asked.workspace is not None or folder != TOP:
+    if requested.workspace is not None or folder != TOP:
         changes["workspace"] = folder
     return RouteRequest(
         catalog=catalog,
-        asked=asked,
-        step=asked.model_copy(update=changes) if changes else asked,
+        asked=requested,
+        step=requested.model_copy(update=changes) if changes else requested,
         facts=facts,
-        inherited=sticky_set.inherit(limits.activation) if asked.inherit else Activation(),
+        inherited=sticky_set.inherit(limits.activation) if requested.inherit else Activation(),
         derived=None if messages is None else sticky_set.from_messages(messages, catalog),
         root=runs.workspace,
         started_ns=started_ns,
@@ -272,14 +274,14 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     return record.decision
 
 
-def _contents(asked: Step, step: Step) -> dict[str, Any]:
+def _contents(requested: Step, step: Step) -> dict[str, Any]:
     """Return the contents by which two steps of one key are compared: all that the engine set, parent and folder only
     where it named them."""
     contents = {name: getattr(step, name) for name in Step.model_fields if name not in _NOT_COMPARED}
     contents["labels"] = dict(contents["labels"])
-    if asked.workspace is not None:
+    if requested.workspace is not None:
         contents["workspace"] = step.workspace
-    if asked.parent_run_id is not None:
+    if requested.parent_run_id is not None:
         contents["parent_run_id"] = step.parent_run_id
     return contents
 

@@ -240,10 +240,10 @@ class Surface:
                 self._ranked.popitem(last=False)
         return known
 
-    def toolset(self, state: RunState, how: SurfaceForm) -> Toolset:
+    def toolset(self, state: RunState, surface_form: SurfaceForm) -> Toolset:
         """Return the run's tools (see `Router.tools`)."""
-        form, native = how.form, how.native
-        fixed = how.fixed or state.decided.fixed_list
+        form, native = surface_form.form, surface_form.native
+        fixed = surface_form.fixed or state.decided.fixed_list
         visible = self.visible_tools(replace(state, activation=state.decided.decision.after) if fixed else state)
         placement, cards = visible.placement, self.catalog.cards
         by_provider = native and form in NATIVE

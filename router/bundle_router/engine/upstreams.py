@@ -199,26 +199,26 @@ class Servers:
         return usable(self._pins.get(server.name), admitted, server, self._setting, self._reviewed.get(server.name))
 
     @staticmethod
-    def _why_closed(server: Server, status: ServerStatus | None, now: int) -> tuple[str, int]:
+    def _why_closed(server: Server, status: ServerStatus | None, now_ns: int) -> tuple[str, int]:
         """Return why the server can't be used at all, and until when."""
         if status is None:
             return f"nothing here speaks {server.transport}", _NEVER
         if status.circuit == "open":
-            return "it kept failing and is left alone for a while", now + int(status.retry_in_s * 1e9)
+            return "it kept failing and is left alone for a while", now_ns + int(status.retry_in_s * 1e9)
         return status.reason, _NEVER
 
     def _why_empty(
-        self, server: Server, listing: Listing | None, found: UsableCards, principal: str, now: int
+        self, server: Server, listing: Listing | None, usable: UsableCards, principal: str, now_ns: int
     ) -> tuple[str, int]:
         """Return why no tool of the server can be shown, as far as is known, and until when."""
         failed = self._failed.get((server.name, principal))
         since = listing is not None and listing.listed_ns > failed.at_ns if failed is not None else False
-        if failed is not None and now < failed.until_ns and not since:
+        if failed is not None and now_ns < failed.until_ns and not since:
             return failed.reason, failed.until_ns
-        if found.open or found.drifted or self._is_wanted(server, found.cards):
+        if usable.open or usable.drifted or self._is_wanted(server, usable.cards):
             return "", _NEVER
-        if found.cards:
-            return f"none of its {len(found.cards)} tools is one that a bundle names", _NEVER
+        if usable.cards:
+            return f"none of its {len(usable.cards)} tools is one that a bundle names", _NEVER
         count = len(listing.rejected) + len(listing.admitted.refused) if listing is not None else 0
         return f"it lists no tool that can be used ({count} refused)" if count else "it lists no tools", _NEVER
 

@@ -117,17 +117,17 @@ class ModelTrials:
 
         return list(await asyncio.gather(*map(one, selectors)))
 
-    def _too_dear(self, found: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
+    def _too_dear(self, routed: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
         """Return why the next row is not begun; empty where it is."""
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
-        for name, kept in zip(self.names, found[1:], strict=True):
+        for name, kept in zip(self.names, routed[1:], strict=True):
             if any(row.tokens and not row.cost_usd for row in kept):
                 raise RequestError(
                     f"nobody knows what {name} costs, so --max-cost can't bound it",
                     advice="leave --max-cost out for a model that costs nothing",
                 )
-        spent = sum(row.cost_usd for kept in found for row in kept)
-        dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in found)
+        spent = sum(row.cost_usd for kept in routed for row in kept)
+        dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in routed)
         if 0.0 < self.max_cost_usd >= spent + dearest:
             return ""
         return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"

@@ -118,7 +118,7 @@ class Opening:
         self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 
 
-def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
+def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     """Return the engines of a router and their search (None where the caller selects). Contacts no server and writes
     nothing. Raises ConfigError, RequestError, CorruptPins."""
     from bundle_router.adapters.handed_files import ScratchFolder
@@ -130,17 +130,19 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     from bundle_router.adapters.system import SystemCapabilities, SystemClock
     from bundle_router.adapters.workers import run_in_turn
 
-    tools, _ = local_cards(how.local)
-    pinned = PinnedCatalog(open_pins(how.config), read_unpinned(how.config, how.local))
-    catalog, memories = with_learned(how.config, with_skills(how.config, pinned.catalog()))
+    tools, _ = local_cards(opening.local)
+    pinned = PinnedCatalog(open_pins(opening.config), read_unpinned(opening.config, opening.local))
+    catalog, memories = with_learned(opening.config, with_skills(opening.config, pinned.catalog()))
     clock = SystemClock()
     redactor = open_redactor(catalog)
     diagnostics = open_diagnostics(catalog, redactor)
-    warn_of_unused_tools(how.local, catalog, diagnostics)
-    servers = PinnedServers(catalog, clock, diagnostics, redactor, development=how.development, workspace=how.workspace)
-    protected = _protected_places(catalog, how)
-    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, how.hidden)
-    own = open_selector(catalog, how.runs, clock, diagnostics, memories) if how.selector is None else None
+    warn_of_unused_tools(opening.local, catalog, diagnostics)
+    servers = PinnedServers(
+        catalog, clock, diagnostics, redactor, development=opening.development, workspace=opening.workspace
+    )
+    protected = _protected_places(catalog, opening)
+    sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, opening.hidden)
+    own = open_selector(catalog, opening.runs, clock, diagnostics, memories) if opening.selector is None else None
     ports = EnginePorts(
         clock=clock,
         redactor=redactor,
@@ -148,7 +150,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
         sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
         describe=describe,
         patterns=compile_pattern,
-        selector=how.selector or own,
+        selector=opening.selector or own,
         tools=open_tool_search(own, diagnostics),
         results=open_results(catalog, clock),
         scratch=ScratchFolder,
@@ -156,7 +158,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
         queries=query_json,
         in_thread=partial(run_in_turn, "shaped"),
     )
-    kept = open_store(how.runs, catalog, clock, redactor, how.store)
+    kept = open_store(opening.runs, catalog, clock, redactor, opening.store)
     capabilities = SystemCapabilities(clock, catalog.settings.cache.capabilities_ttl_s)
 
     def engine_over(catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Engine:
@@ -165,7 +167,7 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
             ports=ports,
             store=kept,
             capabilities=capabilities,
-            workspace=str(how.workspace),
+            workspace=str(opening.workspace),
             servers=servers.servers_behind(catalog, pins, approved),
             versions={"bundle_router": package_version()},
         )
@@ -173,14 +175,14 @@ def open_engines(how: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), own
 
 
-def _protected_places(catalog: Catalog, how: Opening) -> list[str]:
+def _protected_places(catalog: Catalog, opening: Opening) -> list[str]:
     """Return the places that tools may read but not change."""
     # Where the policy, the pins, the skills (which pass for the operator's words) and the records lie: tools that
     # may write in the workspace may not write there, and what other runs left behind, unredacted artifacts among
     # it, is not for them to read, nor are the tokens of tool servers. What stdio servers run is run outside.
-    content = project_folder(how.config) / "bundles"
+    content = project_folder(opening.config) / "bundles"
     skills = sorted({content / bundle.skill for bundle in catalog.bundles.values() if bundle.skill is not None})
     words = [word for server in catalog.servers.values() for word in (server.command or "", *server.args)]
-    programs = [how.workspace / word for word in words if os.path.isfile(how.workspace / word)]  # noqa: PTH113  # any text is no error
-    places = (how.config or "config", content / "pins", *skills, *programs)
+    programs = [opening.workspace / word for word in words if os.path.isfile(opening.workspace / word)]  # noqa: PTH113  # any text is no error
+    places = (opening.config or "config", content / "pins", *skills, *programs)
     return [str(Path(place).resolve()) for place in places]

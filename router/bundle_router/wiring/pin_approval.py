@@ -98,11 +98,11 @@ class PinApproval:
         return open_pins(self._config).write(pins)
 
 
-def _digest(found: Review) -> str:
+def _digest(review: Review) -> str:
     """Return the digest of what was shown: the server's list, how it is reached, and its pins."""
-    if found.admitted is None:
+    if review.admitted is None:
         return ""
-    tools = [[tool.card.tool, tool.card.sha256, tool.definition] for tool in found.admitted.tools]
-    refused = [[row.name, row.code] for row in found.admitted.refused]
-    before = [[pin.tool, pin.sha256] for pin in found.pins.pins] if found.pins is not None else None
-    return digest_of([found.server.name, found.command, found.admitted.instructions, tools, refused, before])
+    tools = [[tool.card.tool, tool.card.sha256, tool.definition] for tool in review.admitted.tools]
+    refused = [[row.name, row.code] for row in review.admitted.refused]
+    before = [[pin.tool, pin.sha256] for pin in review.pins.pins] if review.pins is not None else None
+    return digest_of([review.server.name, review.command, review.admitted.instructions, tools, refused, before])

@@ -101,45 +101,45 @@ def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhoo
 # --- for people and programs ------------------------------------------------------------------------------------------
 
 
-def lines_of(one: Review, *, full: bool = False) -> Iterator[str]:
+def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
     """Yield the review for a terminal: the changes, field by field, and the warning light's findings. `full` adds the
     whole text of tools without pins, in ASCII."""
-    if one.comparison is None or one.admitted is None:
-        yield f"{one.server.name}: can't be reviewed: {one.error}"
+    if reviewed.comparison is None or reviewed.admitted is None:
+        yield f"{reviewed.server.name}: can't be reviewed: {reviewed.error}"
         return
-    if one.clean:
-        yield f"{one.server.name}: as it was reviewed ({len(one.admitted.tools)} tools)"
+    if reviewed.clean:
+        yield f"{reviewed.server.name}: as it was reviewed ({len(reviewed.admitted.tools)} tools)"
         return
-    if one.pins is None:
-        yield f"{one.server.name}: never reviewed; {one.command}"
-        if one.admitted.instructions:
+    if reviewed.pins is None:
+        yield f"{reviewed.server.name}: never reviewed; {reviewed.command}"
+        if reviewed.admitted.instructions:
             yield "  its instructions, which no agent is shown:"
-            yield from (f"    | {line}" for line in one.admitted.instructions[:2_000].splitlines())
-        for row in one.admitted.refused:
-            yield f"  refused  {one.server.name}.{row.name}  {row.code}: {row.detail}"
+            yield from (f"    | {line}" for line in reviewed.admitted.instructions[:2_000].splitlines())
+        for row in reviewed.admitted.refused:
+            yield f"  refused  {reviewed.server.name}.{row.name}  {row.code}: {row.detail}"
     else:
-        yield from report_lines(one.comparison)
-    for tool in one.added.values():
+        yield from report_lines(reviewed.comparison)
+    for tool in reviewed.added.values():
         yield from _new_tool(tool)
     if full:
-        changed = {change.tool for change in one.comparison.tools if change.kind != "unchanged"}
-        for tool in one.admitted.tools:
+        changed = {change.tool for change in reviewed.comparison.tools if change.kind != "unchanged"}
+        for tool in reviewed.admitted.tools:
             if tool.card.tool in changed:
                 yield from json.dumps(json.loads(tool.definition), indent=1, ensure_ascii=True).splitlines()
-    yield from _warnings(one)
+    yield from _warnings(reviewed)
 
 
-def _warnings(one: Review) -> Iterator[str]:
+def _warnings(reviewed: Review) -> Iterator[str]:
     """Yield the warnings: once for the server's own instructions, then tool by tool."""
-    own = {finding: None for light in one.lights for finding in light.verdict.findings if _is_of_server(finding)}
+    own = {finding: None for light in reviewed.lights for finding in light.verdict.findings if _is_of_server(finding)}
     if own:
-        yield f"  WARNING  {one.server.name}: its instructions speak to the model"
+        yield f"  WARNING  {reviewed.server.name}: its instructions speak to the model"
         yield from (_finding(finding) for finding in own)
-    for light in one.lights:
+    for light in reviewed.lights:
         found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
         if found:
             score = f"{light.verdict.score:g}"
-            yield f"  WARNING  {one.server.name}.{light.tool}: its text {light.verdict.charge} (score {score})"
+            yield f"  WARNING  {reviewed.server.name}.{light.tool}: its text {light.verdict.charge} (score {score})"
             yield from (_finding(finding) for finding in found)
 
 
@@ -161,16 +161,18 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
     yield from (f"    note: {note}" for note in tool.notes)
 
 
-def json_of(one: Review) -> dict[str, Any]:
+def json_of(reviewed: Review) -> dict[str, Any]:
     """Return the review as JSON values."""
-    changes, added = one.comparison.tools if one.comparison is not None else (), one.added
+    changes, added = reviewed.comparison.tools if reviewed.comparison is not None else (), reviewed.added
     return {
-        "server": one.server.name,
-        "pinned": one.pins is not None,
-        "clean": one.clean,
-        "error": one.error,
-        "instructions": one.admitted.instructions if one.admitted is not None and one.pins is None else "",
-        "server_differences": _differences(one.comparison.server) if one.comparison is not None else [],
+        "server": reviewed.server.name,
+        "pinned": reviewed.pins is not None,
+        "clean": reviewed.clean,
+        "error": reviewed.error,
+        "instructions": reviewed.admitted.instructions
+        if reviewed.admitted is not None and reviewed.pins is None
+        else "",
+        "server_differences": _differences(reviewed.comparison.server) if reviewed.comparison is not None else [],
         "tools": [
             {
                 "tool": c.tool,
@@ -188,7 +190,7 @@ def json_of(one: Review) -> dict[str, Any]:
                 "score": light.verdict.score,
                 "findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings],
             }
-            for light in one.lights
+            for light in reviewed.lights
         ],
     }
 

@@ -248,16 +248,16 @@ def is_unused_offer(entry: Entry) -> bool:
     return entry.origin == "shortlist" and entry.used == 0
 
 
-def _use_again(known: Entry, reason: Reason, tick: int) -> Entry:
+def _use_again(entry: Entry, reason: Reason, tick: int) -> Entry:
     """Return the entry of a bundle that a further step needs (rules 3 and 6)."""
-    trusted = known.origin not in UNTRUSTED
+    trusted = entry.origin not in UNTRUSTED
     if reason == "shortlist":
-        return known if trusted else replace(known, inherited=False)
-    if known.origin == "shortlist":
-        return replace(known, used=tick, inherited=False, origin=reason)
+        return entry if trusted else replace(entry, inherited=False)
+    if entry.origin == "shortlist":
+        return replace(entry, used=tick, inherited=False, origin=reason)
     if reason in UNTRUSTED:
-        return known if trusted else replace(known, used=tick, inherited=False)
-    return replace(known, used=tick, inherited=False, origin=known.origin if trusted else reason)
+        return entry if trusted else replace(entry, used=tick, inherited=False)
+    return replace(entry, used=tick, inherited=False, origin=entry.origin if trusted else reason)
 
 
 def _eviction_order(entries: Mapping[str, Entry]) -> list[Entry]:

@@ -48,13 +48,13 @@ class Totals:
         }
 
 
-def over_budget(limits: CallLimits, spent: Totals, asked: int) -> tuple[str, str] | None:
+def over_budget(limits: CallLimits, spent: Totals, question: int) -> tuple[str, str] | None:
     """Return why no further call may begin: the key of `[limits]`, and the text for the agent; None where one may.
-    `asked` is the hash of the call's question."""
+    `question` is the hash of the call's question."""
     bounds = limits.calls_per_step, limits.result_bytes_per_step, limits.call_seconds_per_step
     if (over := _exceeded_bound("step", "This step", spent, bounds)) is not None:
         return over
-    if spent.repeats >= limits.repeated_calls and any(asked == earlier for earlier, _ in spent.recent):
+    if spent.repeats >= limits.repeated_calls and any(question == earlier for earlier, _ in spent.recent):
         return "repeated_calls", (
             f"This call was made before and gave the same answer, and so did the last {spent.repeats} calls. "
             "Making it again won't change that: do something else, or go on with what you have."
@@ -131,9 +131,9 @@ def count_start(spent: Totals) -> Totals:
     return Totals(spent.calls + 1, spent.result_bytes, spent.elapsed_ms, spent.repeats, spent.recent)
 
 
-def count_end(spent: Totals, asked: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
+def count_end(spent: Totals, question: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
     """Return the totals after an admitted call ended."""
-    pair = (asked, answered)
+    pair = (question, answered)
     return Totals(
         calls=spent.calls,
         result_bytes=spent.result_bytes + result_bytes,

@@ -235,18 +235,22 @@ def _default_needs(catalog: Catalog) -> tuple[_Need, ...]:
     return tuple(_Need(id_, "default", "[fallback] default") for id_ in fallback.default if "default" in fallback.order)
 
 
-def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step: Step, how: _Settling) -> Decision:
+def _build_decision(
+    catalog: Catalog, facts: Facts, activation: Activation, step: Step, settling: _Settling
+) -> Decision:
     plan = plan_for(catalog, step, facts.grants)
     settings = catalog.settings.activation
     before = sticky_set.rename_bundles(activation, catalog.id_today) if catalog.aliases else activation
     stays = {entry.id for entry in before.entries if entry.origin != "shortlist"} if settings.sticky else set()
     shown = StepBundles(catalog, step)
-    for need in how.needs(catalog):
+    for need in settling.needs(catalog):
         offered = need.reason == "shortlist"
         if not (offered and need.id in stays):  # what is there already is not offered anew
             shown.add(plan.verdicts.of(need.id, facts), need.reason, need.evidence, offered=offered)
     needed = [(chosen.id, chosen.reason) for chosen in shown.bundles]
-    source = _source_of(how, {reason for _, reason in needed}, any(plan.verdicts.of(i, facts).permitted for i in stays))
+    source = _source_of(
+        settling, {reason for _, reason in needed}, any(plan.verdicts.of(i, facts).permitted for i in stays)
+    )
 
     only_offered = {entry.id for entry in before.entries if entry.origin == "shortlist"} - {id_ for id_, _ in needed}
     only_offered |= {id_ for id_, reason in needed if reason == "shortlist"}
@@ -258,25 +262,25 @@ def _build_decision(catalog: Catalog, facts: Facts, activation: Activation, step
 
     applied = sticky_set.apply(before, needed, tools_of, settings.max_tools)
     if settings.sticky:
-        _add_sticky(shown, plan, facts, before, applied, how, source)
+        _add_sticky(shown, plan, facts, before, applied, settling, source)
     _note_going(shown, plan, facts, applied, settings.max_tools)
-    _note_unpicked(shown, plan, facts, how.selection)
+    _note_unpicked(shown, plan, facts, settling.selection)
     after = applied.after if settings.sticky else Activation()
     exposure = shown.exposure(after, plan.verdicts, facts)
     return Decision(
         bundles=tuple(shown.bundles),
         left_out=tuple(shown.left_out),
         source=source,
-        degraded=how.selection.failure is not None or _lacks_pending(catalog, facts, shown.left_out),
-        justification=_justification(how, source, shown),
-        route=how.route.name if how.route else None,
-        candidates=how.selection.ranked,
+        degraded=settling.selection.failure is not None or _lacks_pending(catalog, facts, shown.left_out),
+        justification=_justification(settling, source, shown),
+        route=settling.route.name if settling.route else None,
+        candidates=settling.selection.ranked,
         before=activation,
         after=after,
         evicted=applied.evicted,
         exposure=exposure,
-        model=how.selection.model,
-        search=how.selection.search,
+        model=settling.selection.model,
+        search=settling.selection.search,
     )
 
 
@@ -288,11 +292,11 @@ def _lacks_pending(catalog: Catalog, facts: Facts, left_out: Sequence[LeftOut]) 
     return any(target.partition(".")[0] in facts.pending for names in targets for target in names)
 
 
-def _source_of(how: _Settling, reasons: set[Reason], stays: bool) -> Source:
+def _source_of(settling: _Settling, reasons: set[Reason], stays: bool) -> Source:
     """Return the source of the decision: `none` where every bundle of a shortlist or the default was refused."""
-    if how.source == "shortlist" and "shortlist" not in reasons and not stays:
+    if settling.source == "shortlist" and "shortlist" not in reasons and not stays:
         return "default" if "default" in reasons else "none"
-    return "none" if how.source == "default" and "default" not in reasons else how.source
+    return "none" if settling.source == "default" and "default" not in reasons else settling.source
 
 
 def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
@@ -309,67 +313,69 @@ def _tools_of(catalog: Catalog, id_: str) -> tuple[str, ...] | None:
 
 
 def _add_sticky(
-    shown: StepBundles,
+    bundles: StepBundles,
     plan: Plan,
     facts: Facts,
     before: Activation,
     applied: sticky_set.Applied,
-    how: _Settling,
+    settling: _Settling,
     source: Source,
 ) -> None:
     """Show the bundles of earlier steps, most recently used first, where this step's verdict permits them; leave out
     every other one with the reason."""
     gone = {*applied.evicted, *applied.aside}
-    why_none = how.why_nothing_stays(source)
+    why_none = settling.why_nothing_stays(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
         if entry.id in gone:
             continue
         verdict = plan.verdicts.of(entry.id, facts)
         if sticky_set.is_unused_offer(entry):
             why = "it was offered at an earlier step, and nothing of it was used"
-            shown.withhold(verdict, LeftOut(entry.id, "not_selected", why))
+            bundles.withhold(verdict, LeftOut(entry.id, "not_selected", why))
         elif why_none:
-            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"))
-        elif how.closed is not None and entry.origin in sticky_set.UNTRUSTED:
+            bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", f"{why_none}, so nothing stays {_origin(entry)}"))
+        elif settling.closed is not None and entry.origin in sticky_set.UNTRUSTED:
             why = f"brought in by {entry.origin}; a route that does not ask ignores that"
-            shown.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
+            bundles.withhold(verdict, LeftOut(entry.id, "not_mapped", why))
         else:
             offered = entry.origin == "shortlist"
             reason: Reason = "inherited" if entry.inherited else "sticky"
-            shown.add(verdict, reason, f"{_origin(entry)} ({entry.origin})", offered=offered)
+            bundles.add(verdict, reason, f"{_origin(entry)} ({entry.origin})", offered=offered)
 
 
 def _origin(entry: Entry) -> str:
     return "from the parent run" if entry.inherited else "from an earlier step"
 
 
-def _note_going(shown: StepBundles, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
+def _note_going(bundles: StepBundles, plan: Plan, facts: Facts, applied: sticky_set.Applied, cap: int) -> None:
     """Record what left the activation, and what made room for this step's picks."""
     for id_ in applied.evicted:
-        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools"))
+        bundles.withhold(
+            plan.verdicts.of(id_, facts), LeftOut(id_, "evicted", f"least recently used, over {cap} tools")
+        )
     for id_ in sorted(applied.aside):
         reason = f"with what was picked for this step over {cap} tools; it stays for later steps"
-        shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", reason))
+        bundles.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "over_budget", reason))
     for id_, tool in applied.evicted_tools:
-        if tool not in shown.direct:
-            still = "; search still finds it" if id_ in shown.ids else ""
-            shown.left_out.append(LeftOut(id_, "evicted", f"asked for before the last {cap} that were{still}", tool))
+        if tool not in bundles.direct:
+            still = "; search still finds it" if id_ in bundles.ids else ""
+            bundles.left_out.append(LeftOut(id_, "evicted", f"asked for before the last {cap} that were{still}", tool))
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
-def _note_unpicked(shown: StepBundles, plan: Plan, facts: Facts, selection: _Selection) -> None:
+def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _Selection) -> None:
     """Record what the selector asked for and did not get, and what was ranked and left out."""
     answer = selection.answer
     for id_, code in answer.dropped if answer is not None else ():
-        shown.leave_out(LeftOut(id_, code))
+        bundles.leave_out(LeftOut(id_, code))
     for id_ in dict.fromkeys(answer.ids if answer is not None else ()):
-        if id_ not in shown.ids:
-            shown.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
+        if id_ not in bundles.ids:
+            bundles.withhold(plan.verdicts.of(id_, facts), LeftOut(id_, "not_selected", "not a candidate at this step"))
     for row in selection.ranked:
-        if row.id not in shown.ids:
-            shown.leave_out(_ranked_out(row, selection))
+        if row.id not in bundles.ids:
+            bundles.leave_out(_ranked_out(row, selection))
 
 
 def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
@@ -383,22 +389,22 @@ def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
     return LeftOut(row.id, "not_selected", "ranked and not taken")
 
 
-def _justification(how: _Settling, source: Source, shown: StepBundles) -> str:
-    if how.route is not None and source in ("mapping", "search", "model", "shortlist"):
-        text = f"route {how.route.name!r} covers this step"
-    elif how.route is not None:
-        text = f"route {how.route.name!r} covers this step and maps nothing"
+def _justification(settling: _Settling, source: Source, bundles: StepBundles) -> str:
+    if settling.route is not None and source in ("mapping", "search", "model", "shortlist"):
+        text = f"route {settling.route.name!r} covers this step"
+    elif settling.route is not None:
+        text = f"route {settling.route.name!r} covers this step and maps nothing"
     else:
         text = "no route covers this step"
-    if how.selection.why:
-        text += f"; {how.selection.why}"
+    if settling.selection.why:
+        text += f"; {settling.selection.why}"
     if source == "default":
         text += "; the declared default is shown"
     elif source == "shortlist":
         text += "; nothing is sure, so the best of what is permitted waits behind search"
     elif source == "none":
-        text += "; nothing is shown" if not shown.bundles else "; only what is always shown"
-    stays = [chosen.id for chosen in shown.bundles if chosen.reason in ("sticky", "inherited")]
+        text += "; nothing is shown" if not bundles.bundles else "; only what is always shown"
+    stays = [chosen.id for chosen in bundles.bundles if chosen.reason in ("sticky", "inherited")]
     if stays:
         text += f"; {', '.join(stays)} stay{'s' if len(stays) == 1 else ''} from before"
     return text

@@ -72,24 +72,24 @@ class AnswerMemory:
         self._remember(key, kept)
         return kept
 
-    def put(self, key: str, kept: CachedAnswer) -> None:
+    def put(self, key: str, cached: CachedAnswer) -> None:
         """Keep an answer in memory. Never waits."""
         if self._ttl_s > 0:
-            self._remember(key, kept)
+            self._remember(key, cached)
 
-    def store(self, key: str, kept: CachedAnswer) -> None:
+    def store(self, key: str, cached: CachedAnswer) -> None:
         """Keep an answer in the store. Blocks: for a thread."""
         if self._store is not None:
-            self._store.put(key, json.dumps(asdict(kept)), self._ttl_s)
+            self._store.put(key, json.dumps(asdict(cached)), self._ttl_s)
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
-    def _remember(self, key: str, kept: CachedAnswer) -> None:
+    def _remember(self, key: str, cached: CachedAnswer) -> None:
         until = self._clock.monotonic_ns() + int(self._ttl_s * 1e9)
         with self._lock:
-            self._kept[key] = (until, kept)
+            self._kept[key] = (until, cached)
             self._kept.move_to_end(key)
             while len(self._kept) > MAX_ANSWERS:
                 self._kept.popitem(last=False)

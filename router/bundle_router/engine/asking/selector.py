@@ -268,14 +268,14 @@ class ModelSelector:
             turn = following
 
     async def _call(
-        self, put: _Put, turn: Turn, correction: Correction | None, until: float
+        self, put: _Put, turn: Turn, correction: Correction | None, deadline: float
     ) -> tuple[ModelReply, ParsedPicks | None]:
         """Make one upstream call; the breaker hears of it however it ends."""
         request = ModelRequest(turn.model, put.prompt.system, put.prompt.user, shape_for(put.candidates), correction)
         settled = False
         try:
             try:
-                async with asyncio.timeout_at(until) as scope:
+                async with asyncio.timeout_at(deadline) as scope:
                     reply = await self._client.complete(request)
             except TimeoutError:
                 reply = ModelReply(failure="timeout")
@@ -287,7 +287,7 @@ class ModelSelector:
             self._turns.settle(turn, reply)
             settled = True
         finally:
-            if not settled and asyncio.get_running_loop().time() >= until:
+            if not settled and asyncio.get_running_loop().time() >= deadline:
                 self._turns.settle(turn, ModelReply(failure="timeout"))  # everyone left because this loop was held up
             elif not settled:
                 self._turns.release(turn)
@@ -324,9 +324,9 @@ def _add_use(use: ModelUse, turn: Turn, reply: ModelReply) -> ModelUse:
     )
 
 
-def _from_kept(kept: CachedAnswer, key: str) -> Reply:
-    use = ModelUse(kept.model, kept.prompt_version, key, cached=True, answer=kept.raw)
-    answer = Answer(kept.ids, "model", "model_cached", kept.justification, model=use, dropped=kept.dropped)
+def _from_kept(cached: CachedAnswer, key: str) -> Reply:
+    use = ModelUse(cached.model, cached.prompt_version, key, cached=True, answer=cached.raw)
+    answer = Answer(cached.ids, "model", "model_cached", cached.justification, model=use, dropped=cached.dropped)
     return Reply(answer=answer, model=use)
 
 

@@ -69,9 +69,9 @@ class StagedSelector:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
 
-    def _offer_shortlist(self, reply: Reply, answer: Answer, found: SearchResult | None) -> Reply:
+    def _offer_shortlist(self, reply: Reply, answer: Answer, result: SearchResult | None) -> Reply:
         """Return the model's reply with the shortlist beside its picks (rule 4)."""
-        listed = found.shortlist.ids if found is not None and found.shortlist is not None else ()
+        listed = result.shortlist.ids if result is not None and result.shortlist is not None else ()
         if not answer.ids or "shortlist" not in self._order:
             return reply
         return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
@@ -105,19 +105,19 @@ class StagedSelector:
             await asyncio.to_thread(self.search.close)
 
 
-def _narrow_question(question: Question, found: SearchResult | None) -> Question:
+def _narrow_question(question: Question, result: SearchResult | None) -> Question:
     """Return the question about what search leaves of the candidates."""
-    ids = found.for_model if found is not None else ()
+    ids = result.for_model if result is not None else ()
     return question if len(ids) < 2 else replace(question, permitted=Candidates(ids))
 
 
-def _with_search(reply: Reply, found: SearchResult | None) -> Reply:
-    return reply if found is None else replace(reply, search=found.reply.search, revisions=found.reply.revisions)
+def _with_search(reply: Reply, result: SearchResult | None) -> Reply:
+    return reply if result is None else replace(reply, search=result.reply.search, revisions=result.reply.revisions)
 
 
-def _in_place_of(failed: Reply | None, found: SearchResult, answer: Answer) -> Reply:
+def _in_place_of(failed: Reply | None, result: SearchResult, answer: Answer) -> Reply:
     """Return search's answer; where a model failed before, with its failure and what it cost."""
     if failed is None:
-        return replace(found.reply, answer=answer)
+        return replace(result.reply, answer=answer)
     answered = replace(answer, model=failed.model)
-    return replace(found.reply, answer=answered, failure=failed.failure, model=failed.model)
+    return replace(result.reply, answer=answered, failure=failed.failure, model=failed.model)
