@@ -1,9 +1,9 @@
-"""Where the service listens, and by which names it answers there.
+"""The address that the service listens on, and the names it answers to.
 
 Rules:
-1. Loopback is the default. Any other address needs a token file, and TLS or the word that something in front of the
-   service has it: neither can be said by a config file.
-2. A request has to name the service as it is known (`Host`), and a page has to be the service's own (`Origin`).
+1. Loopback is the default. Any other address needs a token file, and either TLS or the caller's statement that
+   something in front of the service terminates TLS. A config file can't grant either.
+2. `Host` must be a name of the service, and `Origin` must be the service's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """The values of `Host` and `Origin` that are the service's own, and the names in words."""
+    """The service's own values of `Host` and `Origin`, and its names as text."""
 
     hosts: frozenset[bytes]
     origins: frozenset[bytes]
@@ -31,8 +31,8 @@ class OwnNames:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """An address to listen on (`port` 0: any free one). `names` are further ones the service is known by, as in a URL
-    (`router.example`, `router.example:8443`). `without_tls`: something in front of the service has TLS."""
+    """An address to listen on (`port` 0: any free one). `names` are further names of the service, as in a URL
+    (`router.example`, `router.example:8443`). `without_tls`: something in front of the service terminates TLS."""
 
     host: str = LOOPBACK
     port: int = 0
@@ -47,7 +47,7 @@ class ServiceAddress:
         return self.certificate is not None
 
     def refuse_open(self, *, has_tokens: bool) -> None:
-        """Raise RequestError for an address that others reach, without what guards it."""
+        """Raise RequestError for an address that other machines reach, unless it has tokens and TLS."""
         try:
             is_loopback = ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -71,7 +71,7 @@ class ServiceAddress:
             raise RequestError(f"{self.host} is reached by other machines: that needs TLS", advice=advice)
 
     def own_names(self, port: int) -> OwnNames:
-        """Return what requests may call the service that listens on this port."""
+        """Return the names by which requests may call the service on this port."""
         listed = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
         if self.host not in (LOOPBACK, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             listed.append(f"{_in_url(self.host)}:{port}")
@@ -82,15 +82,15 @@ class ServiceAddress:
         return OwnNames(frozenset(name.encode() for name in listed), origins, words)
 
     def base(self, port: int) -> str:
-        """Return the URL of the service that listens on this port."""
+        """Return the URL of the service on this port."""
         name = self.names[0] if self.names else f"{_reachable_host(self.host)}:{port}"
         return f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
 
     def listen(self) -> socket.socket:
-        """Return a socket that is listened on. Raises RequestError for one that is taken or not to be had."""
+        """Return a listening socket. Raises RequestError if the address is taken or not available."""
         try:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            # Said to be TCP, so that asyncio sends small answers at once: else each waits 40 ms for an acknowledgement.
+            # With IPPROTO_TCP asyncio sets TCP_NODELAY; else each small answer waits 40 ms for an acknowledgement.
             listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,5 +113,5 @@ def _in_url(host: str) -> str:
 
 
 def _reachable_host(host: str) -> str:
-    """Return where this machine itself reaches what listens on the address."""
+    """Return the host by which this machine itself reaches a service on the address."""
     return {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(host, _in_url(host))  # noqa: S104 - compared, not bound

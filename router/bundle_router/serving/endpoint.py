@@ -1,4 +1,4 @@
-"""The endpoint, from its socket to its end."""
+"""The endpoint: opens a socket, answers on it, and shuts down."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from bundle_router.wiring.endpoint_access import EndpointAccess
 
 STOP_S: Final = 5.0
-"""An endpoint has ended this many seconds after it was told to."""
+"""Maximum seconds that an endpoint takes to stop."""
 GRACE_S: Final = 1.5
-"""Of these, what calls under way have to end by themselves."""
+"""Seconds of these that calls in progress get to end by themselves."""
 HEAD_S: Final = 10.0
 BODY_S: Final = 15.0
 
 
 class Endpoint:
-    """A running endpoint: where it is, and what opens it."""
+    """A running endpoint: its addresses and tokens."""
 
     __slots__ = ("_access", "_keys", "base", "key", "port")
 
@@ -42,7 +42,7 @@ class Endpoint:
         self.key = keys.key
         self.port = port
         self.base = address.base(port)
-        """The URL that everything lies beneath."""
+        """The URL that all its paths are under."""
         self._keys = keys
         self._access = access
 
@@ -50,13 +50,13 @@ class Endpoint:
         return f"Endpoint(port={self.port})"
 
     def url(self, run_id: str | None = None, decision: str | None = None) -> str:
-        """Return where a run is served: as its default branch stands, or under this decision of it while that is open
-        (for the agents of branches, each at its own). None: a run of the token's own."""
+        """Return the URL of a run: with its default branch, or with this decision while that is open (for agents of
+        branches, each with its own). None: the token's own run."""
         return f"{self.base}{path_of(run_id, decision) if run_id is not None else ROOT}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
-        """Return the bearer token that opens this run and no other: what to hand to its agent. With a decision, the one
-        that opens the run under that decision alone. Raises UnknownRun for a run without a decision."""
+        """Return the bearer token that opens only this run, to pass to its agent. With a decision, the token opens the
+        run under that decision only. Raises UnknownRun for a run without a decision."""
         return self._keys.token_for_run(run_id, run_tag(self._access.decision_id_now(run_id)), decision)
 
 
@@ -71,14 +71,14 @@ async def serve_mcp(
     address: ServiceAddress | None = None,
     tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve the router's runs over MCP on 127.0.0.1, or at the address given, while the context lasts.
+    """Serve the router's runs over MCP on 127.0.0.1, or at `address`, while the context lasts.
 
     `key` is the bearer token that opens every run (None: a new one), `tokens` a file of others, read once; `port` 0
-    means any free one. The head of a request may take `head_s` seconds to arrive, its body `body_s`. At the end calls
-    under way get `GRACE_S` seconds, then they are cancelled, and recorded as such; the whole takes less than `STOP_S`.
-    Leave it before the router is closed.
+    means any free one. The head of a request may take `head_s` seconds to arrive, its body `body_s`. At the end, calls
+    in progress get `GRACE_S` seconds; then they are cancelled, and recorded as such. All of it takes less than
+    `STOP_S`. Leave the context before the router is closed.
 
-    Raises RequestError for a port that is taken or a key that is none, NotInstalled where the SDK is missing.
+    Raises RequestError for a port that is taken or an invalid key, NotInstalled without the SDK.
     """
     require_extra("mcp")
     from bundle_router.wiring import Router
@@ -96,7 +96,7 @@ async def serve_mcp(
 
 
 async def opened_keys(access: EndpointAccess, key: str | None, tokens: AccessTokens | None) -> Keys:
-    """Return the tokens of a service, whose file no tool reads or changes. Raises RequestError."""
+    """Return the service's tokens, and hide their file from all tools. Raises RequestError."""
     if tokens is None:
         return Keys(new_key() if key is None else key)
     access.hide(str(tokens.path))
@@ -105,8 +105,8 @@ async def opened_keys(access: EndpointAccess, key: str | None, tokens: AccessTok
 
 @contextlib.asynccontextmanager
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
-    """Give the runs as MCP servers, every session of which is ended at the end. What MCP takes is loaded beside:
-    a second that only its first request may have to wait for."""
+    """Yield the runs as MCP servers, and end their sessions at the end. The SDK is imported in the background, which
+    takes a second; only the first request may have to wait for it."""
     from bundle_router.wiring.effects import package_version
 
     loaded = asyncio.ensure_future(asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol"))
@@ -119,20 +119,20 @@ async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
 
 
 Begin = Callable[[Sequence["BaseRoute"], Admission], None]
-"""Begins to answer on these routes whoever is let in."""
+"""Starts to answer these routes for admitted requests."""
 
 
 @contextlib.asynccontextmanager
 async def answering(
     access: EndpointAccess, requests: Requests, runs: ServedRuns, *, keys: Keys, address: ServiceAddress, head_s: float
 ) -> AsyncIterator[tuple[Endpoint, Begin]]:
-    """Give a socket that is listened on, and what begins to answer there. At the end it is answered no more: what is
-    under way gets `GRACE_S`, then it is cancelled. Raises RequestError."""
+    """Yield an endpoint with its listening socket, and the function that starts to answer there. At the end, requests
+    in progress get `GRACE_S` and are then cancelled. Raises RequestError."""
     from bundle_router.serving.listener import Listener
 
     address.refuse_open(has_tokens=bool(keys.named))
     access.hide(address.certificate, address.private_key)
-    access.keep_secret("endpoint", keys.key)  # those of runs are known by their shape
+    access.keep_secret("endpoint", keys.key)  # runs' tokens are recognised by their shape
     listeners: list[Listener] = []
     listening = address.listen()
     endpoint = Endpoint(keys, address, listening.getsockname()[1], access)
@@ -158,7 +158,7 @@ async def answering(
 
 
 def require_extra(extra: Literal["mcp", "service"]) -> None:
-    """Raise NotInstalled, which names the extra, where a library of it is not there. Loads none of them."""
+    """Raise NotInstalled, which names the extra, if one of its libraries is missing. Loads none of them."""
     what, modules = _EXTRAS[extra]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

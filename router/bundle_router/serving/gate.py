@@ -1,13 +1,13 @@
-"""What is let in, judged by the head of a request alone. Pure.
+"""Admits or refuses a request by its head alone. Pure.
 
 Rules:
-1. Names are compared whole, never by prefix, and a header that decides may stand there once. `localhost:@evil` and a
-   second Host are strangers.
-2. Host and Origin come first: a page in a browser, led here by a name that it made resolve to this machine, learns
-   nothing, not even whether its token would do. No answer carries a CORS header.
-3. The token comes before the path: without one, every path and method is answered alike. (A browser that asks for a
-   page is led to where it can sign in, whatever the page.)
-4. The path is judged as it was sent. An escape or a second slash is not taken to mean anything.
+1. Names are compared whole, never by prefix, and a header that decides must occur only once. `localhost:@evil` and a
+   second Host are refused.
+2. Host and Origin are checked first: a web page that reaches us by a name it made resolve to this machine learns
+   nothing, not even whether its token is valid. No answer carries a CORS header.
+3. The token is checked before the path: without one, every path and method gets the same answer. (A browser that
+   requests a page is redirected to the sign-in, whatever the page.)
+4. The path is judged as it was sent. Escapes and double slashes are not interpreted.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from bundle_router.serving.keys import NOBODY, Caller, Keys
 from bundle_router.serving.refusals import Refusal
 
 Headers = Sequence[tuple[bytes, bytes]]
-"""As ASGI has them: names in lower case."""
+"""Headers as in ASGI, with names in lower case."""
 
 ROOT: Final = "/mcp"
 _PREFIX: Final = f"{ROOT}/runs/"
 _DECISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 PROGRAMS: Final = (b"/v1/", b"/mcp", b"/metrics", b"/openapi.json")
-"""Where a token has to be sent as such."""
+"""Path prefixes that need a token in the request, not a cookie."""
 SIGN_IN: Final = b"/sign-in"
 _NAME: Final = "use one of these names, or start the service with --name"
 _OWN: Final = "send no Origin, as programs do, or open the service's own pages"
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
 _PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
-"""What a path may consist of: no escape, no empty, `.` or `..` segment, no slash at its end."""
+"""A valid path: no escape, no empty, `.` or `..` segment, no slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What a request of MCP speaks to: a run, and the decision of it that the path names (None: the current one)."""
+    """The target of an MCP request: a run, and the decision in the path (None: the current one)."""
 
     run_id: str
     decision: str | None = None
@@ -49,8 +49,8 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What lets a request in: the service's own names, its tokens, the paths that nobody needs one for, what finds
-    whose a browser's cookie is (for pages alone), and what looks for new tokens when an unknown one comes."""
+    """What admission depends on: the service's names, its tokens, the paths open to all, the function that finds the
+    caller of a browser's cookie (for pages only), and the function that reloads tokens when an unknown one arrives."""
 
     own: OwnNames
     keys: Keys
@@ -60,7 +60,7 @@ class Admission:
 
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
-    """Return who asks, or why the request is not let in."""
+    """Return the caller of a request, or the refusal."""
     stranger = _refuse_stranger(headers, by.own)
     if stranger is not None:
         return stranger
@@ -73,17 +73,17 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
 
 
 def is_misplaced(raw_path: bytes) -> bool:
-    """Return whether a path is none that anything here could lie at."""
+    """Return whether the path is malformed."""
     return _PATH.fullmatch(raw_path) is None
 
 
 def path_of(run_id: str, decision: str | None = None) -> str:
-    """Return the path that a run is served at over MCP, under a decision of it where one is named."""
+    """Return the path of a run over MCP, with a decision if one is given."""
     return f"{_PREFIX}{run_id}/decisions/{decision}" if decision else f"{_PREFIX}{run_id}"
 
 
 def destination_of(raw_path: bytes) -> Destination | None:
-    """Return the run, and the decision of it, whose MCP server a path names; None where it names none."""
+    """Return the run and decision that an MCP path names; None for any other path."""
     path = raw_path.decode("latin-1")
     run_id, slash, decision = path.removeprefix(_PREFIX).partition("/decisions/")
     if not path.startswith(_PREFIX) or not RUN_ID.fullmatch(run_id):
@@ -99,19 +99,19 @@ def values_of(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def is_too_long(headers: Headers, max_bytes: int) -> bool:
-    """Return whether a declared length is none, or more than a body may have."""
+    """Return whether a declared length is invalid, or exceeds the maximum of a body."""
     lengths = values_of(headers, b"content-length")
     return any(not length.isdigit() or len(length) > 18 or int(length) > max_bytes for length in lengths)
 
 
 def is_json(headers: Headers) -> bool:
-    """Return whether the body is declared to be JSON, once."""
+    """Return whether exactly one header declares the body to be JSON."""
     types = values_of(headers, b"content-type")
     return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
-    """Return a request that was not made to this address, or was made by a page of another."""
+    """Return the refusal of a request to another address, or from a page of another origin; else None."""
     hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own.hosts:
         return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.", advice=_NAME)

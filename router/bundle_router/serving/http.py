@@ -1,12 +1,12 @@
-"""The service as one ASGI application: middleware that judges and bounds each request, then the mount it is for.
+"""The service as one ASGI application: middleware that checks and bounds each request, then the mount for its path.
 
     RequestGate       Host, Origin, token, path as it was sent (`gate`)
-      LimitedRequests how many, how large, how slow; their end (`requests`)
+      LimitedRequests number, size and time of requests; shutdown (`requests`)
         /mcp          runs as MCP servers (`mcp`)
-        /             what else is mounted, in the order given
+        /             other mounts, in the order given
 
-A mount is found by the path alone, and knows from `scope["user"]` who asks (`keys.Caller`). Below the gate a body is
-whole and bounded. Knows neither the MCP SDK nor the HTTP server.
+Only the path selects a mount, which finds the caller in `scope["user"]` (`keys.Caller`). Below the gate a body is whole
+and bounded. This module knows neither the MCP SDK nor the HTTP server.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ WRONG_METHOD = Refusal(
 )
 
 INERT: Final = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'; sandbox"))
-"""On every answer that has none of its own: what tools gave is in them, and no browser shall take it for a page or a
-script."""
+"""Headers of every answer that does not set its own. Answers contain tools' results, which no browser may take for a
+page or a script."""
 
 
 class RequestGate:
-    """The middleware that lets a request in, or answers it without having read its body."""
+    """Middleware that admits a request, or refuses it without reading its body."""
 
     def __init__(self, app: Asgi, admission: Admission) -> None:
         self._app = app
@@ -65,7 +65,7 @@ class RequestGate:
 
 
 class ScopedMount:
-    """A mount that only tokens of one scope reach."""
+    """A mount that only tokens with one scope reach."""
 
     def __init__(self, app: Asgi, scope: Scope) -> None:
         self._app = app
@@ -79,8 +79,8 @@ class ScopedMount:
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:
-    """Return the application over these routes, asked in order. The first mount, and routes that are applications with
-    one path, are asked without Starlette, whose middleware and router cost as much as the gate."""
+    """Return the application over these routes, which are tried in order. The first mount, and ASGI applications with
+    one path, are matched without Starlette, whose middleware and router cost as much as the gate."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -88,7 +88,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
     from starlette.routing import Mount, Route
 
     async def refused(request: Request, error: Exception) -> Response:
-        """Starlette's own: the method is none of the route's."""
+        """Answer Starlette's own error: the route does not have the method."""
         headers = dict(getattr(error, "headers", None) or {})
         content = json.dumps(WRONG_METHOD.to_json())
         return Response(content, WRONG_METHOD.status, headers, "application/problem+json")

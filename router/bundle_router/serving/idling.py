@@ -1,5 +1,5 @@
-"""Runs that nobody asked for in a while are closed: what was opened for them ends, and their end is written. A closed
-run goes on with the next step, as any other does."""
+"""Closes runs that were not used for a while: their resources are released and their end is written. The next step
+opens a closed run again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Final
 from bundle_router.errors import RouterError, UnknownRun
 
 LOOKS: Final = 4
-"""How often runs are looked at while one may be idle."""
+"""Checks for idle runs in each `idle_s`."""
 
 
 class IdleRuns:
-    """Which runs were used when. Belongs to one event loop; only `note` may be called from other threads.
+    """When each run was last used. Belongs to one event loop; only `note` may be called from other threads.
 
-    `close` ends a run; `report` says what came of it.
+    `close` ends a run; `report` receives the outcome.
     """
 
     def __init__(self, idle_s: float, close: Callable[[str], Awaitable[object]], report: Callable[..., None]) -> None:
@@ -46,7 +46,7 @@ class IdleRuns:
             self.note(run_id)
 
     def note(self, run_id: str) -> None:
-        """Note that a run was used, on whatever thread; at most a hundred times while it may be idle."""
+        """Note that a run was used. Any thread may call this. Updates at most a hundred times per `idle_s`."""
         now = time.monotonic()
         if now - self._used.get(run_id, -self._idle_s) > self._idle_s / 100:
             with self._lock:
@@ -64,7 +64,7 @@ class IdleRuns:
             await self.close_idle()
 
     async def close_idle(self) -> None:
-        """Close what has been idle for long enough."""
+        """Close the runs that have been idle for long enough."""
         until = time.monotonic() - self._idle_s
         with self._lock:
             idle = [*takewhile(lambda run_id: self._used[run_id] <= until, self._used)]
@@ -73,13 +73,13 @@ class IdleRuns:
                 continue
             self.forget(run_id)
             try:
-                with contextlib.suppress(UnknownRun):  # it was asked for and never begun, or was pruned
+                with contextlib.suppress(UnknownRun):  # requested but never begun, or pruned
                     await self._close(run_id)
                     self._report("info", "run.idle_closed", run_id=run_id)
             except RouterError as trouble:
                 self._report("warning", "run.idle_not_closed", run_id=run_id, error=trouble)
 
     async def end(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._task.cancel()
         await asyncio.wait([self._task])

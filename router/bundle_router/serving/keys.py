@@ -1,9 +1,9 @@
-"""Bearer tokens: one for the whole endpoint, and one for each run and decision that is derived from it.
+"""Bearer tokens: one for the whole endpoint, and one derived from it for each run and decision.
 
-A run's token opens that run alone, so an agent that was given one can't speak for its parent or its neighbours; a
-decision's opens the run as served under that decision, so the agent of one branch can't speak for another. Both are of
-the run that was there: one made under its id after it was pruned knows them by their first bytes (`begun`).
-What is made here begins with `brk_`, so that it is known for what it is, and redacted, wherever it turns up.
+A run's token opens only that run, so its agent can't speak for a parent or neighbour. A decision's token opens the run
+only under that decision, so the agent of one branch can't speak for another. Both belong to the run that existed when
+they were made: a run of the same id, begun after that one was pruned, refuses them by their first bytes (`begun`).
+Tokens made here begin with `brk_`, so that they are recognised and redacted wherever they appear.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bundle_router.errors import RequestError
 
 MIN_KEY: Final = 32
 MAX_KEY: Final = 512
-MAX_FOUND: Final = 4_096  # right tokens that are remembered, by their digests
+MAX_FOUND: Final = 4_096  # valid tokens that are cached, by their digests
 _KEY: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""What a bearer token may consist of (RFC 6750, section 2.1)."""
+"""The characters of a bearer token (RFC 6750, section 2.1)."""
 _MARK: Final = "brk_"
 _RUN_TOKEN: Final = re.compile(rb"brk_[A-Za-z0-9_-]{43}")
 _PURPOSE: Final = b"bundle-router/mcp-run/2\0"
@@ -36,8 +36,8 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the name of its token, what that is good for, whom it speaks for (empty: whomever it names), and as
-    whom its own run at `/mcp` is routed. A run's own token opens that run (`run_id`) over MCP alone."""
+    """The owner of a token: its name, its scopes, the principal it speaks for (empty: the one it names), and the role
+    that its own run at `/mcp` is routed as. A run's token opens only that run (`run_id`), over MCP."""
 
     name: str = "endpoint"
     scopes: frozenset[Scope] = frozenset(SCOPES)
@@ -49,7 +49,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token of the token file: its SHA-256, whom it stands for, and when it ends (seconds since 1970)."""
+    """A token of the token file: its SHA-256, its caller, and when it expires (seconds since 1970)."""
 
     digest: bytes
     caller: Caller
@@ -57,7 +57,7 @@ class NamedToken:
 
 
 NOBODY: Final = Caller("nobody", frozenset())
-"""Who sent no token that is good for anything."""
+"""The caller without a valid token."""
 
 
 def new_key() -> str:
@@ -66,7 +66,7 @@ def new_key() -> str:
 
 
 def key_from_env(name: str) -> str:
-    """Return the token that an environment variable holds. Raises RequestError, which never repeats it."""
+    """Return the token in an environment variable. Raises RequestError, which never repeats it."""
     value = os.environ.get(name, "")
     if not value:
         raise RequestError(f"the environment variable {name!r} is not set", advice="set it to the endpoint's token")
@@ -83,7 +83,7 @@ def _check_key(key: str, where: str) -> str:
 
 
 class Keys:
-    """The endpoint's token and those of its runs. Raises RequestError for a token that is too short to be one."""
+    """The endpoint's token and those of its runs. Raises RequestError for a token that is too short."""
 
     __slots__ = ("_digest", "_found", "_key", "named")
 
@@ -92,7 +92,7 @@ class Keys:
         self._digest = _digest(self._key)
         self._found: dict[tuple[bytes, str | None, str | None], Caller] = {}
         self.named = tuple(named)
-        """The tokens of the token file, as it was last valid."""
+        """The tokens of the token file when it was last valid."""
 
     def __repr__(self) -> str:
         return "Keys(…)"
@@ -103,15 +103,15 @@ class Keys:
         return self._key.decode()
 
     def token_for_run(self, run_id: str, begun: bytes, decision: str | None = None) -> str:
-        """Return the token that opens this run, or the run as served under this decision, and no other."""
+        """Return the token that opens only this run, or only this run under this decision."""
         named = _PURPOSE + b"\0".join((begun, run_id.encode(), (decision or "").encode()))
         mac = hmac.new(self._key, named, hashlib.sha256).digest()
         return _MARK + base64.urlsafe_b64encode(begun + mac[len(begun) :]).rstrip(b"=").decode()
 
     def caller(self, presented: bytes, run_id: str | None, decision: str | None = None) -> Caller | None:
-        """Return whom a token stands for at a run (None: at what is no run's), under a decision of it where one is
-        named; None for a token that opens nothing there. Takes as long for every wrong one. Whether a run's token is
-        that of the run that is there now, only who knows the run can tell: `Caller.begun`."""
+        """Return the caller of a token for a run (None: for a path of no run), under a decision if one is named; None
+        for an invalid token. Takes the same time for every invalid one. It can't tell whether a run's token is of the
+        present run or of an earlier one with its id: compare `Caller.begun`."""
         known = _digest(presented)
         found = self._found.get((known, run_id, decision))
         if found is not None:
@@ -136,7 +136,7 @@ class Keys:
 
 
 def run_tag(decision_id: str) -> bytes:
-    """Return what tells a run from others of its id, which is how the ids of its decisions begin."""
+    """Return the tag that tells a run from others of its id: the prefix of its decision ids."""
     return hashlib.sha256(decision_id.rpartition(".")[0].encode()).digest()[:4]
 
 

@@ -1,7 +1,7 @@
-"""The HTTP server, and the one place that knows `uvicorn`. Loaded when an endpoint is begun.
+"""The HTTP server, and the only module that knows `uvicorn`. Loaded when an endpoint starts.
 
-Nothing of the process is touched: no signal handler, no logger of another's. A connection that sends no whole head of a
-request in time is closed: the library only bounds how long one may be idle after an answer.
+It sets no signal handler and changes no foreign logger. It closes a connection that does not send a whole request head
+in time; uvicorn bounds only the idle time after an answer.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 32_768
 IDLE_S: Final = 30
-"""How long a connection may lie idle between two requests."""
+"""Maximum seconds that a connection may be idle between two requests."""
 HELD_BYTES: Final = 16_384
-"""How much of an answer may wait for the end of the loop's turn."""
+"""Maximum bytes of an answer that are held until the end of the loop's iteration."""
 STOP_TICKS_S: Final = 3.0
-"""How long connections may take to close once nothing is under way on them."""
+"""Seconds that idle connections may take to close."""
 
 _LOG: Final = logging.getLogger("bundle_router.serving.http")
 _LOG.setLevel(logging.ERROR)  # a warning for every malformed request would let strangers fill a disk
 
 
 class CoalescingTransport:
-    """A transport that sends what is written in one turn of the loop as one piece: an answer's head and its body are
-    one system call, and one packet for the client to wake up for."""
+    """A transport that sends all writes of one loop iteration as one piece: an answer's head and body are one system
+    call, and one packet that wakes the client."""
 
     __slots__ = ("_held", "_loop", "_transport")
 
@@ -46,7 +46,7 @@ class CoalescingTransport:
         if not self._held:
             self._loop.call_soon(self._send)
         self._held += data
-        if len(self._held) > HELD_BYTES:  # from here on it is the transport that says when to pause
+        if len(self._held) > HELD_BYTES:  # from here on the transport's own flow control applies
             self._send()
 
     def close(self) -> None:
@@ -60,12 +60,12 @@ class CoalescingTransport:
 
 
 class _HeadTooLarge(Exception):
-    """Raised within the parser, which ends with it."""
+    """Raised inside the parser, to end it."""
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection, whose heads of requests have to arrive in `head_s` and in `MAX_HEAD_BYTES`: the parser itself
-    takes any number of bytes."""
+    """One connection. A request's head must arrive within `head_s` and `MAX_HEAD_BYTES`, because the parser itself
+    accepts any number of bytes."""
 
     head_s = 10.0
 
@@ -85,7 +85,7 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
             return
-        if self._in_head:  # the parser holds what it has not told of
+        if self._in_head:  # the parser holds bytes that it has not reported
             self._unread_bytes += len(data)
             if self._unread_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("The head of the request is too large.")
@@ -141,12 +141,12 @@ class HttpConnection(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's own affair."""
+        """Leave signals to the process."""
         yield
 
 
 class Listener:
-    """Serves an application on a listening socket, from `start` to `close`."""
+    """Serves an application on a listening socket, between `start` and `close`."""
 
     def __init__(
         self,
@@ -176,12 +176,12 @@ class Listener:
         self._others: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Begin to accept. Connections made before wait in the socket's queue."""
+        """Begin to accept. Earlier connections wait in the socket's queue."""
         self._others = _stream_watchers()
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="mcp-listener")
 
     async def close(self) -> None:
-        """Accept no more, close every connection and wait for it."""
+        """Stop accepting, and close every connection."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
@@ -194,6 +194,6 @@ class Listener:
 
 
 def _stream_watchers() -> set[asyncio.Task[Any]]:
-    """Return the tasks with which `sse-starlette`, below the SDK, asks twice a second whether a server is about to
-    exit: one for each event loop, begun with the first stream and never ended."""
+    """Return the tasks in which `sse-starlette`, below the SDK, asks twice a second whether a server is about to exit.
+    There is one for each event loop, started with the first stream and never ended."""
     return {task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher"}

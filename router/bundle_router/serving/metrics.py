@@ -1,6 +1,6 @@
-"""What the service counts, for Prometheus: the one owner of `prometheus_client`. Loaded when a service begins.
+"""The service's metrics for Prometheus; the only user of `prometheus_client`. Loaded when a service starts.
 
-Labels are words of closed lists and names of the config, never what a request says: strangers can't make series.
+Labels are words of closed lists and names in the config, never text of a request, so strangers can't create series.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CALL_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
 
 
 class ServiceMetrics:
-    """The series of one service, in a registry of its own. For many threads at once."""
+    """The series of one service, in its own registry. Thread-safe."""
 
     def __init__(self, under_way: Callable[[], float]) -> None:
         self._registry = own = CollectorRegistry()
@@ -52,7 +52,7 @@ class ServiceMetrics:
         self._request_s(route).observe(elapsed_s)
 
     def decided(self, decision: Decision, elapsed_s: float) -> None:
-        """Count a decision, and the question to a model behind it."""
+        """Count a decision, and its question to a model."""
         self._decisions(decision.source, "true" if decision.degraded else "false").inc()
         self._decision_s(decision.source).observe(elapsed_s)
         self._shown.inc(decision.exposure.tokens)
@@ -64,12 +64,12 @@ class ServiceMetrics:
             self._model_cost(use.name).inc(use.cost_usd)
 
     def called(self, server: str, result: Result, elapsed_s: float) -> None:
-        """Count a call of a server of the config (empty: of none)."""
+        """Count a call of a server of the config (empty: any other)."""
         self._calls(server, result.outcome).inc()
         self._call_s(server).observe(elapsed_s)
 
     def reloaded(self, outcome: str) -> None:
-        """Count an edit of the config: `adopted` or `refused`."""
+        """Count a config edit: `adopted` or `refused`."""
         self._reloads(outcome).inc()
 
     def text(self) -> bytes:

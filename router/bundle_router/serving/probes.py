@@ -1,11 +1,11 @@
-"""How the service is: `/healthz`, `/readyz` and `/metrics`.
+"""The state of the service: `/healthz`, `/readyz` and `/metrics`.
 
 Rules:
-1. The first two answer without a token, for whoever watches processes, and then say one word. With one, `/readyz` says
-   the rest.
-2. Ready is who can keep a decision and answer agents: the store can be written, what MCP takes is loaded, and the
-   service is not being stopped. A config that was edited to an invalid one and a server that is away are told of, and
-   change nothing: the last good one serves.
+1. The first two answer one word without a token, for whatever monitors processes. With a token, `/readyz` gives the
+   details.
+2. Ready means able to store a decision and to answer agents: the store is writable, the MCP SDK is loaded, and the
+   service is not stopping. An invalid config edit or an unavailable server is reported but does not count: the last
+   good config stays in force.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bundle_router.wiring import Router
 
 OPEN_TO_ALL: Final = (b"/healthz", b"/readyz")
 CHECK_S: Final = 2.0
-"""How long the store may take to answer."""
+"""Seconds that the store may take to answer."""
 
 
 def probe_routes(
     router: Router, metrics: ServiceMetrics, watch: ConfigWatch, agents: Callable[[], str]
 ) -> list[BaseRoute]:
-    """Return the routes. `agents` says why none can be answered now; empty where they can."""
+    """Return the routes. `agents` returns why no agent can be answered now; empty if they can."""
 
     async def healthz(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -52,7 +52,7 @@ def probe_routes(
 
 
 async def _store_trouble(router: Router) -> str:
-    """Return why no run can be kept now; empty where it can."""
+    """Return why no run can be stored now; empty if runs can be."""
     try:
         await asyncio.wait_for(router.endpoint.check_store(), CHECK_S)
     except TimeoutError:
@@ -63,7 +63,7 @@ async def _store_trouble(router: Router) -> str:
 
 
 def _about(router: Router, problems: Sequence[str]) -> dict[str, Any]:
-    """Return what is in force, and what of it can't be used now."""
+    """Return the versions in force, and what of them is unusable now."""
     catalog, away = router.catalog, router.endpoint.unusable_servers()
     servers = [
         {"name": name, "available": name not in away, "why": away.get(name, "")}

@@ -1,5 +1,4 @@
-"""Answers other than the one hoped for, in the form that the address speaks: JSON-RPC below `/mcp`, elsewhere problem
-details (RFC 9457)."""
+"""Refusals in the form of the address: JSON-RPC below `/mcp`, elsewhere problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ PROBLEM: Final = "urn:bundle-router:problem:"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not carried out: an HTTP status, a closed code, a sentence, and what the caller can do."""
+    """Why a request is not carried out: an HTTP status, a closed code, a sentence, and advice for the caller."""
 
     status: int
     code: str
@@ -28,10 +27,10 @@ class Refusal:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     advice: str = ""
     errors: tuple[tuple[str, str], ...] = ()
-    """JSON pointers into what was sent, each with what is wrong there."""
+    """JSON pointers into the input, each with its error."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem details. `code` and `advice` are members of our own."""
+        """Return the problem details. `code` and `advice` are our own members."""
         return {
             "type": PROBLEM + self.code,
             "title": self.code.replace("_", " "),
@@ -44,13 +43,13 @@ class Refusal:
 
 
 def missing_scope(scope: str) -> Refusal:
-    """Return the refusal of a token that is not good for something."""
+    """Return the refusal for a token without the scope."""
     sentence = f"This token is not good for that: it lacks the scope {scope!r}."
     return Refusal(403, "forbidden", sentence, advice="use a token that has it")
 
 
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
-    """Answer with the refusal. `close`: the connection, too, since what follows on it was not read."""
+    """Answer with the refusal. `close` also closes the connection, because the body was not read."""
     kind = b"application/problem+json"
     body_of: dict[str, Any] = refusal.to_json()
     if scope["path"].startswith("/mcp"):

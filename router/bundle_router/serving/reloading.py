@@ -1,11 +1,11 @@
-"""The config and the tokens in force follow their files while the service runs.
+"""Reloads the config and the tokens when their files change, while the service runs.
 
 Rules:
 1. A valid edit takes effect between steps; every later decision names its revision.
-2. An invalid one, or one that is half written, changes nothing: the last good config serves on. What is wrong is said
-   once in the log, and in `/readyz` for as long as it is so.
-3. Files are looked at often and read only when their times, sizes or inodes changed, and have stayed so from one look
-   to the next: an editor that writes in place is not read in the middle of it.
+2. An invalid or half-written edit changes nothing: the last good config stays in force. Its problems are logged once,
+   and are in `/readyz` as long as they last.
+3. Files are checked often, but read only when their times, sizes or inodes changed and then stayed the same from one
+   check to the next, so that an editor that writes in place is not read half-way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_S: Final = 0.5
 
 
 class ConfigWatch:
-    """Looks at the config's files. `told` hears `adopted` or `refused`. Belongs to one event loop."""
+    """Watches the config's files. Calls `on_event` with `adopted` or `refused`. Belongs to one event loop."""
 
     def __init__(
         self, router: Router, keys: Keys, tokens: AccessTokens | None, on_event: Callable[[str], None]
@@ -51,11 +51,11 @@ class ConfigWatch:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the files as they are now; empty where they are in force."""
+        """The problems of the files as they are now; empty if they are in force."""
         return (*self._config_problems, *((self._token_problem,) if self._token_problem else ()))
 
     async def look_at_tokens(self) -> bool:
-        """Take over the token file as it is now, if it is one; whether it was. One `stat` where it did not change."""
+        """Load the token file if it changed; return whether a valid one was loaded. One `stat` if unchanged."""
         if self._tokens is None or not self._tokens.has_changed():
             return False
         try:
@@ -68,7 +68,7 @@ class ConfigWatch:
         return not self._token_problem
 
     async def look(self) -> None:
-        """Take over what was edited since the last look."""
+        """Load the edits since the last check."""
         report = self._router.endpoint.report
         stamp = await asyncio.to_thread(self._router.config_stamp)
         if stamp == self._read:
@@ -98,6 +98,6 @@ class ConfigWatch:
             await self._router.warm_up()
 
     async def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._task.cancel()
         await asyncio.wait([self._task])

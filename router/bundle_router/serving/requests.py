@@ -1,10 +1,10 @@
-"""The requests under way: how many there may be, how large and slow their bodies, and how they end with the service.
+"""The requests in progress: bounds their number and the size and time of their bodies, and ends them with the service.
 
 Rules:
-1. A body is read whole before anything is done, and bounded in bytes and in time while it is read.
-2. Beyond so many a request is refused at once, with the time after which to try again. So is every one once the
-   service is being stopped.
-3. What is stopped is given time to be answered, then cancelled; its calls are recorded as cancelled.
+1. A body is read whole before any work, and is bounded in bytes and in time meanwhile.
+2. Requests beyond the maximum are refused at once, with a time after which to retry. So is every request once the
+   service is stopping.
+3. When the service stops, requests get some time to be answered. Then they are cancelled, and their calls recorded so.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RET
 
 
 CROWD: Final = 64
-"""So many requests at a time need memory that few need again."""
+"""Number of concurrent requests after which unused memory is returned to the system."""
 SETTLED_S: Final = 6.0
-"""Until the connections of a crowd that has gone were closed."""
+"""Seconds until the connections of such a crowd are closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """How many requests there may be, streams of listeners among them; how large a body may be, how long it may take to
-    arrive."""
+    """Maximum number of requests, with the streams of listeners among them; maximum size of a body, and the time in
+    which it must arrive."""
 
     max_requests: int = 1_024
     max_body_bytes: int = 4 * 1024 * 1024
@@ -54,15 +54,15 @@ class Requests:
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False
         self._most = 0
-        """How many there were at a time since memory was given back last."""
+        """Maximum concurrent requests since memory was last returned."""
 
     @property
     def under_way(self) -> int:
-        """How many there are."""
+        """Number of requests in progress."""
         return len(self._tasks)
 
     def refusal(self, headers: Headers) -> Refusal | None:
-        """Return why a request is not begun now; None where it may be."""
+        """Return why a request can't begin now, or None if it can."""
         if self._closing:
             return CLOSING
         if len(self._tasks) >= self._bounds.max_requests:
@@ -70,7 +70,7 @@ class Requests:
         return self.too_large if is_too_long(headers, self._bounds.max_body_bytes) else None
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
-        """Have a request answered, counted for as long as that takes."""
+        """Answer a request, which counts as in progress meanwhile."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self._tasks[task] = scope["method"]
@@ -79,15 +79,15 @@ class Requests:
             body = await self._body(task, receive)
             if isinstance(body, Refusal):
                 await refuse(body, scope, send)
-            elif body is not None:  # else the client went away
+            elif body is not None:  # else the client has disconnected
                 scope["body"] = body
                 whole: Message = {"type": "http.request", "body": body, "more_body": False}
                 await app(scope, again(whole, receive), send)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
-            # We cancelled it ourselves, and its call is recorded: the HTTP server closes the connection.
-            if "begun" not in scope:  # no answer went past the gate
+            # The service cancelled it, and its call is recorded. The HTTP server closes the connection.
+            if "begun" not in scope:  # no answer was begun
                 await refuse(CLOSING, scope, send)
         finally:
             del self._tasks[task]
@@ -97,8 +97,8 @@ class Requests:
                 loop.call_later(SETTLED_S, loop.run_in_executor, None, give_memory_back)
 
     async def _body(self, task: asyncio.Task[Any], receive: Receive) -> bytes | Refusal | None:
-        """Return the whole body; None when the client went away. The bound is a timer that begins with the loop's next
-        turn: most bodies are there before, and a timer costs as much as reading one."""
+        """Return the whole body; None if the client disconnected. The time limit is a timer that starts with the loop's
+        next iteration: most bodies are read before, and a timer costs as much as reading one."""
         body, late, loop = bytearray(), False, asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []
 
@@ -118,7 +118,7 @@ class Requests:
                 if not message.get("more_body", False):
                     return bytes(body)
         except asyncio.CancelledError:
-            if not late or task.uncancel():  # else somebody else wants it ended, too
+            if not late or task.uncancel():  # not only our timer cancelled the task
                 raise
             return TOO_SLOW
         finally:
@@ -127,17 +127,17 @@ class Requests:
                 timer.cancel()
 
     def stop(self) -> None:
-        """Begin no more."""
+        """Refuse new requests."""
         self._closing = True
 
     async def wait(self, grace_s: float) -> None:
-        """Give those under way time to be answered."""
-        asking = [task for task, method in self._tasks.items() if method != "GET"]  # a GET only ever listens
+        """Wait for the requests in progress, at most `grace_s` seconds."""
+        asking = [task for task, method in self._tasks.items() if method != "GET"]  # a GET only listens
         if asking:
             await asyncio.wait(asking, timeout=grace_s)
 
     async def cancel(self) -> None:
-        """End the rest."""
+        """Cancel the remaining requests."""
         rest = set(self._tasks)
         for task in rest:
             task.cancel()
@@ -146,13 +146,13 @@ class Requests:
 
 
 def give_memory_back() -> None:
-    """Have the C library give the system what is free: glibc keeps pages that a crowd needed."""
-    with contextlib.suppress(AttributeError, OSError):  # another library, which has no such function
+    """Return free memory to the system: glibc keeps pages that many requests needed."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library, without this function
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class LimitedRequests:
-    """The middleware that holds requests to these bounds."""
+    """Middleware that applies the bounds to requests."""
 
     def __init__(self, app: Asgi, requests: Requests) -> None:
         self._app = app
@@ -167,7 +167,7 @@ class LimitedRequests:
 
 
 def again(message: Message, receive: Receive) -> Receive:
-    """Receive a message that was received already, and then what comes after it: the client's going away."""
+    """Return a `receive` that gives a message again, then what follows it: the client's disconnection."""
     held: list[Message] = [message]
 
     async def next_message() -> Message:

@@ -1,4 +1,4 @@
-"""The whole service: the decision API, runs over MCP, probes, and pages where they are handed in."""
+"""The whole service: the decision API, runs over MCP, probes, and pages if they are passed in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ObservedRouter:
-    """A router as its MCP endpoint sees it, whose calls are told of and keep their run from being idle."""
+    """A router for the MCP endpoint that reports its calls, and keeps their runs from counting as idle."""
 
     def __init__(self, access: EndpointAccess, telemetry: Telemetry, idle: IdleRuns) -> None:
         self._access = access
@@ -46,11 +46,11 @@ class ObservedRouter:
         return getattr(self._access, name)
 
     async def offer(self, step: Step) -> Decision:
-        """As the router's."""
+        """See the router's `offer`."""
         return await self._telemetry.decision(self._access.offer(step))
 
     async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **how: Any) -> Result:
-        """As the router's."""
+        """See the router's `call`."""
         with self._idle.use(run_id):
             return await self._telemetry.call(run_id, name, self._access.call(run_id, name, arguments, **how))
 
@@ -66,15 +66,14 @@ async def serve(
     address: ServiceAddress | None = None,
     tokens: AccessTokens | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context
-    lasts.
+    """Serve a router to engines (`/v1`), to agents (`/mcp`) and, with `pages`, to people (`/`) while the context lasts.
 
-    `key` is the bearer token that is good for everything (None: a new one), `tokens` a file of others, read again when
-    it changes; `port` 0 means any free one, `address` says more. `[service]` of the config has the bounds. At the end
-    requests under way get `GRACE_S` seconds, then they are cancelled, and recorded as such; the whole takes less than
-    `STOP_S`. Leave it before the router is closed.
+    `key` is the bearer token for everything (None: a new one), `tokens` a file of others, read again when it changes;
+    `port` 0 means any free one, `address` sets more. `[service]` of the config has the bounds. At the end, requests in
+    progress get `GRACE_S` seconds; then they are cancelled, and recorded as such. All of it takes less than `STOP_S`.
+    Leave the context before the router is closed.
 
-    Raises RequestError for a port that is taken or a key that is none, NotInstalled where a library is missing.
+    Raises RequestError for a port that is taken or an invalid key, NotInstalled if a library is missing.
     """
     require_extra("service")
     from starlette.routing import Mount

@@ -1,9 +1,9 @@
-"""How a person's browser gets in: a token is typed once, and a cookie stands for it from then on.
+"""Signing in with a browser: a token is typed once, then a cookie stands for it.
 
 Rules:
-1. The cookie is no token: it names a session of this process, which ends with it or after `SESSION_S`. No script reads
-   it, and no page of another site has it sent.
-2. It counts for pages alone, never below `/v1` or `/mcp`: a program sends its token.
+1. The cookie is not a token: it names a session of this process, which ends with the process or after `SESSION_S`. No
+   script can read it, and no other site's page can make the browser send it.
+2. It is valid for pages only, never below `/v1` or `/mcp`: a program sends its token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bu
 
 
 class BrowserSessions:
-    """The sessions of browsers. `port` keeps the cookies of several services of one machine apart."""
+    """The sessions of browsers. `port` tells the cookies of several services on one machine apart."""
 
     def __init__(self, keys: Keys, port: int, *, secure: bool) -> None:
         self._keys = keys
@@ -56,7 +56,7 @@ class BrowserSessions:
         self._sessions: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
 
     def caller(self, cookies: list[bytes]) -> Caller | None:
-        """Return whose session the cookies name; None for none, or one that has ended."""
+        """Return the caller of the cookies' session; None if there is none, or it has ended."""
         if len(cookies) != 1:
             return None
         try:
@@ -104,7 +104,7 @@ def _form(to: str, *, said: str = "", status: int = 200) -> Response:
 
 
 def _place(to: str) -> str:
-    """Return the page of ours to go on to: a path, in which no other host can be named."""
+    """Return the path of our page to go on to; it can't name another host."""
     return "/" if not to.isascii() or is_misplaced(to.encode()) else to
 
 

@@ -1,12 +1,12 @@
-"""What the service tells of itself while it works: series, spans, and lines of the log. One place, so that a call over
-MCP counts as one over HTTP does. The one owner of OpenTelemetry's SDK.
+"""The service's telemetry: metrics, spans and log lines. It is one module, so that calls over MCP and over HTTP count
+alike. The only user of OpenTelemetry's SDK.
 
 Rules:
-1. The provider is our own and never the process's: the MCP SDK writes its context into requests to third-party servers
-   where it finds a global one.
-2. A span is made when what it tells of has ended, from its record's ids, words of closed lists and times: no goal, no
+1. The tracer provider is our own, never the process's: with a global one, the MCP SDK would write its context into
+   requests to third-party servers.
+2. A span is created when its operation has ended, from the record's ids, words of closed lists and times: no goal, no
    argument, no result.
-3. A caller's `traceparent` is the parent; nothing else of its headers is read, baggage least of all.
+3. A caller's `traceparent` is the parent. No other trace header is read, baggage least of all.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 FLUSH_MS: Final = 1_000
 Context = Any
-"""OpenTelemetry's context of a caller; None where it sent none."""
+"""OpenTelemetry's context of a caller; None if it sent none."""
 Report = Callable[..., None]
 """`EndpointAccess.report`."""
 
 
 class Telemetry:
-    """`spans=None`: none are sent. `servers` says which names of servers the config has."""
+    """Telemetry of one service. `spans=None`: no spans. `servers` returns the names of the config's servers."""
 
     def __init__(
         self, metrics: ServiceMetrics, spans: SpanExport | None, report: Report, servers: Callable[[], Any]
@@ -42,7 +42,7 @@ class Telemetry:
         self._servers = servers
 
     async def decision(self, work: Awaitable[Decision], traceparent: str | None = None) -> Decision:
-        """Await a decision and tell of it."""
+        """Await a decision and report it."""
         began_ns, began = time.time_ns(), time.perf_counter()
         decision = await work
         elapsed_s = time.perf_counter() - began
@@ -55,13 +55,13 @@ class Telemetry:
         return decision
 
     async def call(self, run_id: str, name: str, work: Awaitable[Result], traceparent: str | None = None) -> Result:
-        """Await a call by a tool's canonical or exposed name, and tell of it; also of one that is cancelled."""
+        """Await a call by a tool's canonical or exposed name, and report it, also if it is cancelled."""
         began_ns, began = time.time_ns(), time.perf_counter()
         try:
             result = await work
         except asyncio.CancelledError:
             tool = name.replace("__", ".", 1)
-            known = tool if tool.partition(".")[0] in self._servers() else ""  # else it is what a request says
+            known = tool if tool.partition(".")[0] in self._servers() else ""  # else it is text of a request
             self._called(run_id, Result("cancelled", "", "cancelled", tool=known), began_ns, began, traceparent)
             raise
         self._called(run_id, result, began_ns, began, traceparent)
@@ -78,20 +78,20 @@ class Telemetry:
         self._report("info", "tool.called", **about, outcome=result.outcome, code=result.code, elapsed_ms=elapsed_ms)
 
     def answered(self, route: str, status: int, caller: str, elapsed_s: float) -> None:
-        """Tell of a request that was answered."""
+        """Report an answered request."""
         self.metrics.answered(route, status, elapsed_s)
         self._report(
             "info", "request.answered", route=route, status=status, caller=caller, elapsed_ms=round(elapsed_s * 1000, 3)
         )
 
     def close(self) -> None:
-        """Send what is left. Blocks, for a second at most."""
+        """Send the remaining spans. Blocks for at most a second."""
         if self._spans is not None:
             self._spans.close()
 
 
 class SpanExport:
-    """Sends spans to one collector, in batches, from a thread of its own. `url` is the whole address
+    """Sends spans to one collector, in batches, in its own thread. `url` is the full address
     (`http://127.0.0.1:4318/v1/traces`). Raises NotInstalled."""
 
     def __init__(self, url: str, version: str) -> None:
@@ -111,11 +111,11 @@ class SpanExport:
         self._within = set_span_in_context
 
     def context(self, traceparent: str | None) -> Context:
-        """Return the context that a caller's header names."""
+        """Return the context in a caller's header."""
         return self._read({"traceparent": traceparent}) if traceparent else None
 
     def decided(self, decision: Decision, began_ns: int, caller: Context) -> None:
-        """Tell of a decision that began at this wall-clock time, and of the question to a model in it."""
+        """Record a decision that began at this wall-clock time, and its question to a model."""
         now_ns = time.time_ns()
         span = self._tracer.start_span("decision", context=caller, start_time=began_ns)
         span.set_attributes({
@@ -136,7 +136,7 @@ class SpanExport:
         span.end(now_ns)
 
     def called(self, run_id: str, result: Result, began_ns: int, caller: Context) -> None:
-        """Tell of a call."""
+        """Record a call."""
         span = self._tracer.start_span("call", context=caller, start_time=began_ns)
         span.set_attributes({
             "run_id": run_id, "call_id": result.call_id, "decision_id": result.decision_id,
@@ -145,6 +145,6 @@ class SpanExport:
         span.end(time.time_ns())
 
     def close(self) -> None:
-        """Send what is left, for at most `FLUSH_MS`. Blocks."""
+        """Send the remaining spans, for at most `FLUSH_MS`. Blocks."""
         self._provider.force_flush(FLUSH_MS)
         self._provider.shutdown()

@@ -1,17 +1,17 @@
-"""The token file: who may ask the service for what.
+"""The token file: the callers of the service and their scopes.
 
     [tokens.engine]
-    sha256 = "9f86d081…"            # of the token; the token itself is kept nowhere
+    sha256 = "9f86d081…"            # of the token; the token itself is stored nowhere
     scopes = ["route", "call"]
 
     [tokens.alice]
     sha256 = "60303ae2…"
     scopes = ["review"]
-    principal = "alice"             # speaks for her alone; left out: for whomever a step names
-    role = "reviewer"               # as whom an agent that has it is served at /mcp
+    principal = "alice"             # speaks for her alone; without it: for any principal a step names
+    role = "reviewer"               # the role in which its agent is served at /mcp
     expires = 2027-01-31T00:00:00Z
 
-It is no config file and never read as one: a config can't grant itself anything.
+It is no config file and is never read as one, because a config can't grant itself anything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,99}$")]
 
 
 class TokenEntry(Frozen):
-    """One token, as the file has it."""
+    """One token of the file."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
@@ -47,20 +47,20 @@ class TokenEntry(Frozen):
 
 
 class TokenTable(Frozen):
-    """The file."""
+    """The content of the token file."""
 
     tokens: dict[_Name, TokenEntry] = Field(min_length=1, max_length=1_000)
 
 
 class AccessTokens:
-    """A token file, and how it stood when it was last read."""
+    """A token file, with its stamp when it was last read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._stamp: object = None
 
     def has_changed(self) -> bool:
-        """Return whether it may have changed since it was read."""
+        """Return whether the file may have changed since it was read."""
         return self._stamp != self._now()
 
     def _now(self) -> object:
@@ -71,7 +71,7 @@ class AccessTokens:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def read(self) -> tuple[NamedToken, ...]:
-        """Return the tokens. Raises RequestError, which repeats nothing of the file."""
+        """Return the tokens. Raises RequestError, which quotes nothing of the file."""
         self._stamp = self._now()
         try:
             with self.path.open("rb") as file:
@@ -88,8 +88,8 @@ class AccessTokens:
     def add(
         self, name: str, scopes: Sequence[str], principal: str = "", role: str = "", expires: datetime | None = None
     ) -> str:
-        """Append a new token's table to the file, made where there is none, and return the token: it is kept nowhere.
-        Raises RequestError, where it has a token of that name, too; StorageError."""
+        """Append a new token's table to the file, creating it if absent, and return the token, which is stored nowhere.
+        Raises RequestError for a name that exists; StorageError."""
         token, known = new_key(), self.path.exists()
         if known and any(row.caller.name == name for row in self.read()):
             raise RequestError(f"the token file {str(self.path)!r} has a token {name!r}", advice="choose another name")

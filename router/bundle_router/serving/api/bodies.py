@@ -1,4 +1,4 @@
-"""What requests below `/v1` may say. Unknown keys are refused, so none of them can name a process or an address."""
+"""Bodies and queries of requests under `/v1`. Unknown keys are refused, so none can name a process or an address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ToolName = Annotated[str, Field(min_length=1, max_length=300)]
 Narrowed = Annotated[str, Field(max_length=500)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
 Flag = Annotated[bool, BeforeValidator({"true": True, "false": False}.get)]
-"""In a query, as JSON spells it; no other word counts as one of the two."""
+"""A boolean in a query, spelled as in JSON; other words are refused."""
 MAX_MESSAGES: Final = 10_000
 KEY: Final = r'"[ !#-~]{1,200}"|[!#-~]([ !#-~]{0,198}[!#-~])?'
 """The header `Idempotency-Key`: visible characters, in quotes or not."""
@@ -29,12 +29,12 @@ class RouteBody(Step):
 
 
 def route_body(sent: bytes) -> type[Step]:
-    """Return the model of a body of `/v1/route`: the step's own where no messages are sent, which takes less time."""
+    """Return the model of a body of `/v1/route`: `Step` itself if no messages are sent, which is faster."""
     return RouteBody if b"messages" in sent or b"\\" in sent else Step
 
 
 def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str, Any]] | None]:
-    """Return the step alone, with the key of the request's header where there is one, and the history sent with it."""
+    """Return the step with the key of the request's header, if there is one, and the history sent with it."""
     if not isinstance(body, RouteBody):
         return body.model_copy(update={"key": key}) if key else body, None
     fields = {name: getattr(body, name) for name in Step.model_fields}

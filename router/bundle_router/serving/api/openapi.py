@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the decision API, from the values that the library itself uses. Pure."""
+"""The OpenAPI 3.1 document of the decision API, generated from the library's own values. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bundle_router.serving.api.bodies import (
 
 Json = dict[str, Any]
 _LOCAL: Final = ("parts", "whole", "answer")
-"""Fields of a `Result` that only the process that made it can use."""
+"""Fields of a `Result` that are useful only in the process that made it."""
 _VALUES: Final[tuple[tuple[Any, str], ...]] = (
     *(
         (value, "validation")
@@ -90,7 +90,7 @@ def _schemas() -> Json:
 
 
 def _bound_step(step: Json, policy: Json) -> None:
-    """Say what the values check in code and pydantic's schema does not have."""
+    """Add the constraints that code checks and pydantic's schema lacks."""
     run_id = {"type": "string", "pattern": f"^{RUN_ID.pattern}$"}
     step["run_id"] |= run_id
     step["parent_run_id"]["anyOf"][0] |= run_id
@@ -104,7 +104,7 @@ def _bound_step(step: Json, policy: Json) -> None:
 
 
 def _keep_reachable(schemas: Json) -> Json:
-    """Without what nothing refers to any more."""
+    """Return the schemas without those that nothing refers to."""
     found: set[str] = set()
     waiting = [value.__name__ for value, _ in _VALUES]
     while waiting:

@@ -1,4 +1,4 @@
-"""What goes wrong below `/v1`, as a refusal with a closed code. Pure."""
+"""Errors under `/v1` as refusals with a closed code. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBLEM_CODES: Final = (
     "key_conflict", "run_busy", "storage", "corrupt_run", "not_installed", "timed_out", "busy", "closing",
     "unavailable", "internal",
 )  # fmt: skip
-"""Every code that a problem can have. Why a tool or bundle is not there is another list: it stands in results."""
+"""Every code of a problem. The reasons why a tool or bundle is missing are another list, used in results."""
 MAX_ERRORS: Final = 20
 
 TIMED_OUT: Final = Refusal(
@@ -66,7 +66,7 @@ _KINDS: Final[tuple[tuple[type[RouterError], int, str], ...]] = (
 
 
 def invalid(error: ValidationError) -> Refusal:
-    """Return the refusal for a body or query that is not what it should be. What was sent is not repeated."""
+    """Return the refusal for an invalid body or query. It does not repeat the input."""
     rows = error.errors(include_url=False, include_context=False, include_input=False)
     if rows[0]["type"] == "json_invalid":
         return Refusal(400, "malformed", "The body is not JSON.", advice="send one JSON object in UTF-8")

@@ -1,4 +1,4 @@
-"""The routes below `/v1`. See the rules of the package."""
+"""The routes under `/v1`. See the rules of the package."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ Work = Callable[[Request], Coroutine[Any, Any, Response]]
 _KEY: Final = re.compile(KEY)
 _DECISION: Final = TypeAdapter(Decision)
 PRIVATE: Final = {"cross-origin-resource-policy": "same-origin", "cache-control": "private, no-store"}
-"""On every artifact, besides what is on every answer."""
+"""Additional headers of every artifact."""
 
 
 class RefusedRequest(Exception):
-    """A request that is answered with a refusal."""
+    """Ends a request with a refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence)
@@ -63,7 +63,7 @@ class RefusedRequest(Exception):
 
 
 class GuardedRoute:
-    """One route as an application of its own: Starlette's wrapping of a function costs as much as the gate."""
+    """One route as an ASGI application, because Starlette's wrapping of a function costs as much as the gate."""
 
     def __init__(self, answer: Callable[[Request], Coroutine[Any, Any, Response]]) -> None:
         self._answer = answer
@@ -73,7 +73,7 @@ class GuardedRoute:
 
 
 class JsonBytes(Response):
-    """An answer that is JSON already, with no other headers: Starlette's own costs as much as the gate."""
+    """A response with encoded JSON and no other headers, because Starlette's own costs as much as the gate."""
 
     def __init__(self, body: bytes) -> None:
         self.status_code, self.body = 200, body
@@ -85,7 +85,7 @@ class JsonBytes(Response):
 
 
 class DecisionApi:
-    """The routes over one router. `request_s`: how long one request may take."""
+    """The routes over one router. `request_s`: maximum seconds of one request."""
 
     def __init__(self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float, version: str) -> None:
         self._router = router
@@ -98,7 +98,7 @@ class DecisionApi:
         self._reader: RunReader | None = None
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes, each with the scope that it asks for."""
+        """Return the routes, each with the scope it needs."""
         run = "/v1/runs/{run_id}"
         table: list[tuple[str, str, Scope | None, Work]] = [
             ("POST", "/v1/route", "route", self._route),
@@ -119,7 +119,7 @@ class DecisionApi:
         ]
 
     async def _run_guarded(self, route: str, needed: Scope | None, work: Work, request: Request) -> Response:
-        """Do the work behind its checks: who asks, how long it takes, whether anybody still waits, what goes wrong."""
+        """Check the caller, then do the work within its time while the client waits. Turns errors into problems."""
         began = time.perf_counter()
         caller: Caller = request.scope["user"]
         try:
@@ -225,7 +225,7 @@ class DecisionApi:
         return await self._read(lambda views: views.run(run_id, {"from": [str(start)]}))
 
     async def _read(self, view: Callable[[PageViews], PageContent]) -> Response:
-        """Return the facts that a page shows."""
+        """Return the facts of a page as JSON."""
         from bundle_router.serving.pages.rendering import json_text
         from bundle_router.serving.pages.views import PageViews
 
@@ -238,7 +238,7 @@ class DecisionApi:
         return JsonBytes(await asyncio.to_thread(read))
 
     def close(self) -> None:
-        """Close what reads runs, if anybody asked for them."""
+        """Close the run reader, if it was opened."""
         if self._reader is not None:
             self._reader.close()
 
@@ -248,7 +248,7 @@ class DecisionApi:
     # --- whose it is -----------------------------------------------------------------------------------------------
 
     async def _run(self, request: Request) -> str:
-        """Return the run that the path names, if it is the caller's to ask about."""
+        """Return the run in the path, if the caller may access it."""
         run_id = str(request.path_params["run_id"])
         if RUN_ID.fullmatch(run_id) is None:
             raise RefusedRequest(_no_run(run_id))
@@ -256,7 +256,7 @@ class DecisionApi:
         return run_id
 
     async def _refuse_foreign(self, caller: Caller, run_id: str, *, may_be_new: bool = False) -> None:
-        """Refuse a run of another principal as if it were not there."""
+        """Refuse a run of another principal as if it did not exist."""
         if caller.principal:
             try:
                 principal = await self._access.principal(run_id)
@@ -313,7 +313,7 @@ def _query(request: Request, model: type[Body]) -> Body:
 
 
 def _key(request: Request, in_body: str) -> str:
-    """Return the key of the header, in quotes or not; the body's where there is none."""
+    """Return the key in the header, quoted or not, else the key in the body."""
     keys = values_of(request.scope["headers"], b"idempotency-key")
     if not keys:
         return in_body
@@ -336,8 +336,8 @@ def _sha256(request: Request) -> str:
 
 
 async def _while_waited_for(request: Request, work: Work, within_s: float) -> Response:
-    """Do the work unless it takes too long or the client goes away: then it is cancelled. What never has to wait is
-    never watched."""
+    """Do the work, but cancel it if it takes too long or the client disconnects. Work that never waits is not
+    watched."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     watching: list[asyncio.Task[None]] = []
     ended: list[Refusal] = []

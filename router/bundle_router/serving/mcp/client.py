@@ -1,13 +1,13 @@
-"""The agent's client, as one of its requests shows it, and its ear while the request lasts.
+"""The agent's client during one of its requests, and the notifications it receives meanwhile.
 
 Rules:
-1. What a server says meanwhile reaches the client before the answer does, in its order; what comes faster than the
-   client takes it is left out beyond `MAX_HEARD`, and never holds the server up.
-2. A client of the handshake era says once, for its session, from which level on it wants log lines; one of the modern
-   era says so with each request. Neither is sent any before it has.
-3. A client of the handshake era can be asked in the middle of its request, at most `MAX_ASKED` times in each. It knows
-   no results that ask: the request is made again with what it said, `MAX_ROUNDS` times. What it says goes to the server
-   as it is, and into no record.
+1. A server's notifications reach the client before the answer does, in order. If the client is too slow, those beyond
+   `MAX_HEARD` are dropped; the server is never blocked.
+2. A client of the handshake era sets the log level once, for its session; one of the modern era with each request. No
+   log lines are sent before that.
+3. A client of the handshake era can be asked for input during its request, at most `MAX_ASKED` times. It does not know
+   results that ask for input: the request is repeated with its answers, at most `MAX_ROUNDS` times. Its answers are
+   passed to the server unchanged, and are never recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from bundle_router.core.tools.transport.pass_through import LOG, Ask, Client, ServerReply
 
 MAX_HEARD: Final = 256
-"""Notifications that may wait for the client to take them."""
+"""Maximum notifications that wait for the client."""
 MAX_ASKED: Final = 128
 MAX_ROUNDS: Final = 8
 MAX_AT_ONCE: Final = 16
@@ -39,7 +39,7 @@ _FORMS: Final[Mapping[str, tuple[Any, type[BaseModel]]]] = {
     "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResultWithTools),
     "roots/list": (types.ListRootsRequest, types.ListRootsResult),
 }
-"""What a client may be asked: the request, and the form of its answer."""
+"""The questions that a client may be asked, and the type of each answer."""
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
@@ -50,8 +50,8 @@ def is_modern(context: Context) -> bool:
 
 
 def set_level(context: Context, level: str) -> None:
-    """From which level on a session of the handshake era wants log lines."""
-    context.session._connection.state[_LEVEL] = level  # not exported; mcp is pinned below 3
+    """Set the log level of a session of the handshake era."""
+    context.session._connection.state[_LEVEL] = level  # private; mcp is pinned below 3
 
 
 def _level(context: Context) -> str:
@@ -62,7 +62,7 @@ def _level(context: Context) -> str:
 
 @contextlib.asynccontextmanager
 async def client_of(context: Context) -> AsyncIterator[Client]:
-    """Give the client of a request. When the block is left, it has been told all that was heard for it."""
+    """Yield the client of a request. At the end of the block all its notifications have been sent."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[str, Mapping[str, Any]] | None] = asyncio.Queue()
 
@@ -71,7 +71,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
             waiting.put_nowait(said)
 
     def heard(method: str, params: Mapping[str, Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
             loop.call_soon_threadsafe(put, (method, params))
 
     async def tell() -> None:
@@ -108,7 +108,7 @@ async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> Non
 
 
 def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
-    """Return what asks the client of a request while that lasts, from any event loop."""
+    """Return a function that asks the request's client for input, from any event loop."""
     asked = 0
 
     async def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
 
 
 async def input_from(context: Context, asked: Any) -> dict[str, Any]:
-    """Return what the client says to a request in the middle of its own. Raises MCPError."""
+    """Ask the client for input during its request, and return its answer. Raises MCPError."""
     method = asked["method"]
     request, form = _FORMS[method]
     try:
@@ -145,8 +145,8 @@ async def ask_in_rounds(
     ask: Callable[[Client], Awaitable[T]],
     answer_of: Callable[[T], ServerReply | None],
 ) -> T:
-    """Return what comes of asking the server, once it needs nothing more of the client. In the modern era the client
-    sees to its rounds itself. Raises MCPError where a round can't be gone through."""
+    """Ask the server until it needs no more input from the client, and return its answer. In the modern era the client
+    itself repeats the request. Raises MCPError if a round fails."""
     for _ in range(MAX_ROUNDS):
         came = await ask(client)
         answer = answer_of(came)
@@ -157,7 +157,7 @@ async def ask_in_rounds(
 
 
 async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the client says to a result that asks, in the words of the request to come."""
+    """Return the client's answers to a result that asks for input, as parameters of the repeated request."""
     wanted = result.get("inputRequests")
     wanted = wanted if isinstance(wanted, Mapping) else {}
     if len(wanted) > MAX_AT_ONCE:

@@ -1,11 +1,11 @@
-"""Calls and lists of the modern era, answered from ASGI without the SDK's server, which costs three times as much.
+"""Answers calls and lists of the modern era from ASGI, without the SDK's server, which costs three times as much.
 
 Rules:
-1. What is answered here has the bytes, the status and the records that it would have by way of the SDK
-   (`tests/serving/test_direct.py` asks both). Whatever is in doubt goes there: another method, era or header, a message
-   that is not in the plain form, notifications to be sent meanwhile.
-2. A request is judged whole before anything is done for it, so what goes to the SDK was not begun.
-3. A client that goes away cancels its call. After `PING_S` without an answer a stream is begun and kept alive.
+1. Bytes, status and records are the same as with the SDK (`tests/serving/test_direct.py` asks both). Anything unusual
+   goes to the SDK: another method, era or header, a message that is not in the plain form, notifications to be sent
+   meanwhile.
+2. A request is checked whole before any work, so a request that is passed to the SDK has had no effect.
+3. A client that disconnects cancels its call. After `PING_S` without an answer a stream is opened and kept alive.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from bundle_router.engine.results import Result
 
 PING_S: Final = 15.0
 WATCH_S: Final = 0.05
-"""From when on a client is watched for whether it goes away: most answers are there before."""
+"""Seconds after which the client's disconnection is watched for: most answers are faster."""
 MAX_KNOWN: Final = 16
-"""Clients whose envelope is remembered as well formed."""
+"""Number of clients whose validated envelope is cached."""
 MAX_ENVELOPE: Final = 4_096
-"""Characters of one that is."""
+"""Maximum characters of an envelope that is cached."""
 _NAMES: Final = {b"tools/call": 3, b"tools/list": 2}
-"""How many of MCP's own headers a request of each method has."""
+"""Number of MCP headers that a request of each method has."""
 _ACCEPTED: Final = frozenset(("application/json", "text/event-stream"))
 _ENVELOPE: Final = frozenset(
     (types.PROTOCOL_VERSION_META_KEY, types.CLIENT_CAPABILITIES_META_KEY, types.CLIENT_INFO_META_KEY)
@@ -57,7 +57,7 @@ Asgi = Any
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A list or a call in the plain form. `capabilities` are the client's own."""
+    """A list or call request in the plain form. `capabilities` are the client's own."""
 
     id: int | str
     method: str
@@ -68,9 +68,9 @@ class PlainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What gives the answers, and raises MCPError: the list in the SDK's form (the same object while it is the same
-    list), a call's result, and that result in MCP's form. `schema` is a listed tool's; `passes`: whether servers'
-    results are passed on as they came."""
+    """Gives the answers, and raises MCPError: the list in the SDK's form (the same object while it is unchanged), a
+    call's result, and that result in MCP's form. `schema` returns a listed tool's; `passes`: whether servers' results
+    are passed on unchanged."""
 
     listed: Callable[[], Awaitable[types.ListToolsResult]]
     called: Callable[[str, Json, Client | None], Awaitable[Result]]
@@ -80,12 +80,12 @@ class Answers:
 
 
 class DirectPath:
-    """Answers for one run, by way of `server` where the SDK's form of something is wanted."""
+    """Answers for one run. Uses `server` for the SDK's form of results."""
 
     def __init__(self, server: Server[Any], answers: Answers, *, ping_s: float = PING_S) -> None:
         self._answers = answers
         self._ping_s = ping_s
-        # The SDK's own form of a result: not meant to be called from elsewhere, and needs nothing but the server.
+        # The SDK's own conversion of a result: a private method that needs only the server.
         self._form = ServerRunner(server, None, None)._serialize  # type: ignore[arg-type] # there is no connection
         self._known: list[tuple[Json, Json]] = []
         self._list: tuple[types.ListToolsResult, str] | None = None
@@ -93,7 +93,7 @@ class DirectPath:
         self._around = {ok: self._template(ok) for ok in (True, False)}
 
     def _template(self, ok: bool) -> tuple[str, str]:
-        """Return what stands before and behind the text in a result of text alone."""
+        """Return the JSON before and after the text in a result that has only text."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
         whole = _dump_json(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
         before, _, behind = whole.partition(json.dumps(_TEXT))
@@ -102,10 +102,10 @@ class DirectPath:
     # --- what is asked -----------------------------------------------------------------------------------------------
 
     def read(self, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> PlainRequest | None:
-        """Return the request, or None for one that is the SDK's to answer."""
+        """Return the request, or None if the SDK must answer it."""
         version, method, name = _head(headers)
         has_tracer = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        if has_tracer or version not in MODERN_PROTOCOL_VERSIONS:  # who takes spans wants the SDK's
+        if has_tracer or version not in MODERN_PROTOCOL_VERSIONS:  # with a tracer, the SDK must make its spans
             return None
         try:
             message = json.loads(body)
@@ -133,7 +133,7 @@ class DirectPath:
         return PlainRequest(id_, method, name, arguments, capabilities)
 
     def _capabilities(self, meta: Any, version: str) -> Json | None:
-        """Return the capabilities in a well formed envelope that asks for nothing to be sent meanwhile."""
+        """Return the capabilities in a valid envelope; None if it is invalid or asks for notifications."""
         if not isinstance(meta, dict) or meta.get(types.PROTOCOL_VERSION_META_KEY) != version:
             return None
         if _PROGRESS in meta:
@@ -155,7 +155,7 @@ class DirectPath:
         return capabilities
 
     def _mirrors_arguments(self, name: str) -> bool:
-        """Return whether arguments of the tool have to stand in headers, too, which the SDK compares."""
+        """Return whether arguments of the tool must be repeated in headers, which the SDK compares."""
         schema = self._answers.schema(name)
         if schema is None:
             return False
@@ -182,7 +182,7 @@ class DirectPath:
             status, body = await self._answer_request(request)
         except asyncio.CancelledError:
             if watches and watches[0].done() and not asking.uncancel():
-                return  # the client went away: nobody is left to be answered
+                return  # the client has disconnected
             raise
         finally:
             timer.cancel()
@@ -216,14 +216,14 @@ class DirectPath:
 
 
 class _Stream:
-    """One answer: a body, or the last of a stream's events once that was begun."""
+    """One answer: a body or, once a stream was opened, its last event."""
 
     def __init__(self, send: Asgi) -> None:
         self._send = send
         self._begun = False
 
     async def ping(self) -> None:
-        """Tell whoever is between here and the client that this takes longer."""
+        """Send a comment that keeps proxies from closing the stream."""
         if not self._begun:
             await self._send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
             self._begun = True
@@ -239,7 +239,7 @@ class _Stream:
 
 
 async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], object], ping_s: float) -> None:
-    """Keep a slow answer's stream alive, and return when its client has gone."""
+    """Keep a slow answer's stream alive; return when its client has disconnected."""
     while True:
         try:
             async with asyncio.timeout(ping_s):
@@ -253,7 +253,7 @@ async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], objec
 
 
 def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]:
-    """Return the version, the method and the name that a request's headers say; nothing of those that are not plain."""
+    """Return version, method and name in the headers; empty if the headers are not in the plain form."""
     nothing = ("", "", None)
     of_mcp = {name: value for name, value in headers if name.startswith(b"mcp-")}
     accepted = [value for name, value in headers if name == b"accept"]

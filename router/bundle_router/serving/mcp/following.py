@@ -1,8 +1,8 @@
-"""The resources that clients of a run follow: each once at its server, however many of them follow it.
+"""The resources that a run's clients subscribe to: one subscription at the server, however many clients there are.
 
 Rules:
-1. What is followed is asked for anew with each decision; what the new one does not let through is not told of any more.
-2. A client may follow a resource that nobody has: it is then never told of a change, as MCP has it.
+1. Every decision renews the subscriptions. Clients hear no more of a resource that the new decision does not permit.
+2. A client may subscribe to a resource that does not exist. As MCP has it, it then never hears of a change.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 from bundle_router.core.tools.transport.pass_through import ServerReply
 
 MAX_FOLLOWED: Final = 64
-"""Resources that the clients of one run may follow."""
+"""Maximum resources that one run's clients may subscribe to."""
 Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | ServerReply]]
-"""Has the second called, from any thread, when the resource changes; gives what ends that, or the server's refusal."""
+"""Subscribes to a URI; calls the callback, from any thread, on a change. Returns its end function, or a refusal."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Followed:
 
 
 class FollowedResources:
-    """`updated` is called on this loop with the URI of what changed. Belongs to one event loop."""
+    """The subscribed resources of one run. Calls `updated` with the URI of a changed one. Belongs to one event loop."""
 
     def __init__(self, begin: Begin, updated: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         self._begin = begin
@@ -39,7 +39,7 @@ class FollowedResources:
         self._lock = asyncio.Lock()
 
     async def add(self, uri: str) -> ServerReply | None:
-        """Count one more follower of the resource. Return the refusal, if it can't be followed."""
+        """Add a subscriber to the resource. Return the refusal if there is one."""
         async with self._lock:
             held = self._followed.get(uri)
             if held is not None:
@@ -56,7 +56,7 @@ class FollowedResources:
             return None
 
     def drop(self, uris: Iterable[str]) -> None:
-        """One less follows each."""
+        """Remove one subscriber from each."""
         for uri in uris:
             held = self._followed.get(uri)
             if held is not None:
@@ -66,13 +66,13 @@ class FollowedResources:
                     _end_held(held)
 
     async def renew(self) -> None:
-        """Ask for everything anew, under the run's new decision."""
+        """Renew all subscriptions under the run's new decision."""
         async with self._lock:
             for uri, held in list(self._followed.items()):
                 _end_held(held)
                 end = await self._begin_following(uri)
                 held.end = None if isinstance(end, ServerReply) else end
-                if not held.count:  # nobody follows it any more, since just now
+                if not held.count:  # the last subscriber left meanwhile
                     _end_held(held)
 
     async def _begin_following(self, uri: str) -> Callable[[], None] | ServerReply:
@@ -80,10 +80,10 @@ class FollowedResources:
         return await self._begin(uri, lambda: self._announce_change(uri))
 
     def _announce_change(self, uri: str) -> None:
-        """Announce that a resource changed, on whatever thread that became known."""
+        """Announce that a resource changed. Any thread may call this."""
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
                 loop.call_soon_threadsafe(self._tell, uri)
 
     def _tell(self, uri: str) -> None:
@@ -93,7 +93,7 @@ class FollowedResources:
             task.add_done_callback(self._telling.discard)
 
     async def close(self) -> None:
-        """End everything that is followed."""
+        """End all subscriptions."""
         followed, self._followed = self._followed, {}
         for held in followed.values():
             _end_held(held)

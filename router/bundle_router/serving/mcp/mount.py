@@ -1,4 +1,4 @@
-"""Runs as MCP servers at `/mcp` and below: which run a request is for. Knows neither the SDK nor the HTTP server."""
+"""Runs as MCP servers at `/mcp` and below: finds the run of a request. Knows neither the SDK nor the HTTP server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
 
 
 class McpMount:
-    """The ASGI application at `/mcp`, for the run of the token, and below `/mcp/runs`, for the run that is named."""
+    """The ASGI application at `/mcp` for the token's run, and at `/mcp/runs` for the run in the path."""
 
     def __init__(self, runs: ServedRuns) -> None:
         self._runs = runs
@@ -91,14 +91,13 @@ NO_RUN: Final = Refusal(
 
 
 class TokenRuns:
-    """The runs that tokens have of their own, which agents are served at `/mcp`: no engine routes steps of these.
-    Belongs to one event loop.
+    """The tokens' own runs, which agents use at `/mcp`. No engine routes their steps. Belongs to one event loop.
 
-    1. A token has one run, whatever sessions it has, begun with its first request. It stands where the token does:
-       workflow `mcp`, step `session`, the token's role, its principal. Policy and routes for that say what it is given;
-       where no route does, all that policy permits waits behind the router's own tools.
-    2. It is routed again where the config or what servers can do is no longer what it was decided on.
-    3. Once it was closed, as idle runs are, the next request begins another; a session that is open goes on with it.
+    1. A token has one run for all its sessions, begun with its first request. Its step is: workflow `mcp`, step
+       `session`, the token's role and principal. Policy and routes for that step decide what the run is given. Without
+       a route, all that policy permits is available through the router's own tools.
+    2. The run is routed again when the config, or the facts about servers, have changed since its decision.
+    3. After it was closed, as idle runs are, the next request begins a new one; an open session continues the old one.
     """
 
     def __init__(self, access: EndpointAccess, served: ServedRuns) -> None:
@@ -108,7 +107,7 @@ class TokenRuns:
         self._lock = asyncio.Lock()
 
     async def get(self, caller: Caller) -> ServedRun:
-        """Return the token's run, served. Raises RequestError, StorageError and what routing raises besides."""
+        """Return the token's run, served. Raises RequestError, StorageError and the errors of routing."""
         if not await self._is_current(self._runs.get(caller)):
             async with self._lock:
                 run_id = self._runs.get(caller)

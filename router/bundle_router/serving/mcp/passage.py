@@ -1,11 +1,11 @@
-"""What servers pass on besides their tools, as requests of the endpoint: resources, prompts, completion, log levels.
+"""Requests for what servers pass on besides tools: resources, prompts, completion, log levels.
 
 Rules:
-1. A method is unknown where nothing of the kind is passed on in this run now; capabilities say the same.
-2. A server's answer goes out as it came, but for what the protocol itself keeps in `_meta` (its name), and how long it
-   may be kept: here it is the endpoint that answers. What the protocol has no form for is an error, or, of a tool, the
-   text that a model would be shown; of a list it costs the row alone.
-3. The run's own artifacts, which links in results name, can be read whatever is passed on. They are listed nowhere.
+1. A method is unknown if this run now passes on nothing of its kind; the capabilities agree.
+2. A server's answer is sent unchanged, except for the protocol's own fields in `_meta` (the server's name) and the
+   cache lifetime, which the endpoint sets. An answer that does not fit the protocol is an error; a tool's becomes the
+   text that a model would see; of a list only the invalid row is dropped.
+3. The run's own artifacts, to which results link, can always be read. They are never listed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bundle_router.serving.mcp.following import FollowedResources
 
 Json = dict[str, Any]
 Asked = Callable[[Awaitable[Any]], Awaitable[Any]]
-"""Awaits work of the router's; a JSON-RPC error where that fails."""
+"""Awaits work of the router, and turns its errors into JSON-RPC errors."""
 _PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
     "resources/list": ("resources", types.PaginatedRequestParams),
     "resources/templates/list": ("resources", types.PaginatedRequestParams),
@@ -48,15 +48,15 @@ _RESULTS: Final[Mapping[str, type[types.Result]]] = {
     "completion/complete": types.CompleteResult,
 }
 _OWN: Final = ("_meta", "inputResponses", "requestState")
-"""Params that are not the request's own: they go another way, or nowhere."""
+"""Parameters that are not part of the request itself: they are passed separately or dropped."""
 _PROTOCOL: Final = types.SERVER_INFO_META_KEY.rpartition("/")[0] + "/"
 _FRESHNESS: Final = ("ttlMs", "cacheScope")
-"""How long, and for whom, a client may keep an answer: the endpoint says so itself, as who may have it is decided here
-each time anew."""
+"""Fields that say how long, and for whom, a client may cache an answer. The endpoint sets them, because it decides each
+time who may see the answer."""
 
 
 class ServerRun(Protocol):
-    """What a server, and its handlers, ask of their run."""
+    """The run as its server and the handlers use it."""
 
     @property
     def guidance(self) -> str: ...
@@ -87,8 +87,7 @@ class ServerRun(Protocol):
 def handlers(
     run: ServerRun, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """Return the requests that have to do with what is passed on: the model of their params, and their handler, by
-    method."""
+    """Return the handlers of requests for passed-on features, by method: the model of the params, and the function."""
     return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
 
 
@@ -119,7 +118,7 @@ def _passed_on(run: ServerRun, asked: Asked) -> dict[str, tuple[type[types.Reque
 def _of_sessions(
     run: ServerRun, asked: Asked, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
-    """Return what only the handshake era has: a session's log level, and the resources it follows."""
+    """Return the handlers that only the handshake era has: a session's log level and resource subscriptions."""
 
     async def level(context: Context, params: types.SetLevelRequestParams) -> Json:
         _require(run, "logging")
@@ -156,7 +155,7 @@ def _of_sessions(
 
 
 def followed_resources(connection: Connection) -> set[str]:
-    """Return the resources that a session of the handshake era follows."""
+    """Return the resources that a session of the handshake era subscribes to."""
     found: set[str] = connection.state.setdefault("followed", set())
     return found
 
@@ -167,7 +166,7 @@ def _require(run: ServerRun, feature: Feature) -> None:
 
 
 def dropped_uris(uris: set[str], uri: str) -> tuple[str, ...]:
-    """Return the URI, if it was among these; it is not any more."""
+    """Remove the URI from the set; return it if it was there."""
     found = (uri,) if uri in uris else ()
     uris.discard(uri)
     return found
@@ -176,7 +175,7 @@ def dropped_uris(uris: set[str], uri: str) -> tuple[str, ...]:
 def narrow_capabilities(
     capabilities: types.ServerCapabilities, features: frozenset[Feature]
 ) -> types.ServerCapabilities:
-    """Return the capabilities without those of which nothing is passed on."""
+    """Return the capabilities without those that nothing is passed on for."""
     kinds: dict[str, Feature] = {
         "resources": "resources",
         "prompts": "prompts",
@@ -192,7 +191,7 @@ def narrow_capabilities(
 
 
 def as_sent(answer: ServerReply) -> Json:
-    """Return the result to send. Raises MCPError with the server's own error, or with why there is no answer."""
+    """Return the result to send. Raises MCPError with the server's own error, or why there is no answer."""
     if answer.error is not None:
         raise MCPError(answer.error.code, answer.error.message, answer.error.data)
     if answer.result is None:
@@ -204,8 +203,8 @@ def as_sent(answer: ServerReply) -> Json:
 
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
-    """Return what the protocol has a form for: a list without the rows that have none, as one of them would cost all
-    the others. Raises MCPError for anything else that has none."""
+    """Return the result if it fits the protocol; of a list drop the rows that do not, as one would invalidate all.
+    Raises MCPError for any other misfit."""
     if has_form(method, version, result):
         return result
     if method not in LISTS:
@@ -215,10 +214,10 @@ def _well_formed(method: str, version: str, result: Json) -> Json:
 
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
-    """Return whether the protocol has a form for the result."""
-    whole = {"ttlMs": 0, "cacheScope": "private", **result}  # what the SDK adds where the form requires it
+    """Return whether the result fits the protocol's model of it."""
+    whole = {"ttlMs": 0, "cacheScope": "private", **result}  # the SDK adds these fields where they are required
     try:
-        if result.get("resultType") != "input_required":  # else a result without its contents would do
+        if result.get("resultType") != "input_required":  # else a result without contents would be valid
             _RESULTS[method].model_validate(whole, by_name=False)
         methods.serialize_server_result(method, version, whole)
     except ValidationError:

@@ -1,12 +1,12 @@
-"""A run as a server of the `mcp` SDK, which nothing else here but `client` and `passage` knows. Loaded when an endpoint
-is begun.
+"""A run as a server of the `mcp` SDK; besides this module only `client` and `passage` know it. Loaded when an endpoint
+starts.
 
 Rules:
 1. A server and its session manager belong to one run. The manager runs in one task of its own, which also ends it.
-2. Nothing that a handler raises reaches the SDK unnamed: it would blame the client for a validation error of ours, and
-   tell it nothing about the rest.
-3. What the SDK logs of a run's requests is told of without its text.
-4. A list is put into the SDK's form once for each decision: it is asked for far more often than it changes.
+2. Every exception of a handler is named before it reaches the SDK, which would report a validation error of ours as the
+   client's, and say nothing about others.
+3. What the SDK logs about a run's requests is reported without its text.
+4. A list is converted to the SDK's form once per decision, because it is requested far more often than it changes.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from bundle_router.serving.refusals import Refusal, refuse
 from bundle_router.serving.requests import again
 
 MAX_SESSIONS: Final = 64
-"""Sessions of the handshake era, and listeners of the modern one, that one run may have open."""
+"""Maximum open sessions of the handshake era, and listeners of the modern one, per run."""
 MAX_BODY_BYTES: Final = 64 * 1024**2
-"""The service has bounded a body by less before."""
+"""Maximum bytes of a body for the SDK. The service's own bound is lower."""
 IDLE_S: Final = 1_800.0
 ANNOUNCE_S: Final = 5.0
-"""How long one session may take to be told of a change."""
+"""Seconds that announcing a change to one session may take."""
 MAX_WAITING: Final = 16
-"""Changes that a listener may be behind before it is cut off: it will list anew when it comes back."""
+"""Changes that a listener may lag behind before it is cut off. It lists again when it reconnects."""
 CACHEABLE: Final[tuple[CacheableMethod, ...]] = (
     "server/discover",
     "tools/list",
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class _Server(Server[Any]):
-    """The SDK's server, which says in the handshake era too that its list changes, and reads its instructions anew."""
+    """The SDK's server, which declares list changes in the handshake era too, and reads its instructions each time."""
 
     def __init__(self, run: ServerRun, **named: Any) -> None:
         self._run = run
@@ -91,7 +91,7 @@ class _Server(Server[Any]):
 
     @instructions.setter
     def instructions(self, _given: str | None) -> None:
-        """Ignore what the SDK's constructor sets: the run's guidance is what counts."""
+        """Ignore the value that the SDK's constructor sets: the run's guidance is used."""
 
     def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
         return narrow_capabilities(super().get_capabilities(*args, **options), self._run.features)
@@ -102,11 +102,11 @@ class _Server(Server[Any]):
 
 
 class _Sessions(StreamableHTTPSessionManager):
-    """The SDK's sessions, of which the longest unused makes room for a new one: clients of the handshake era leave
-    without a word, and would lock everybody out until `IDLE_S` has passed."""
+    """The SDK's sessions. A new session replaces the longest unused one: clients of the handshake era leave without
+    notice, and would lock out everybody until `IDLE_S` has passed."""
 
     def _admit_session(self, *args: Any) -> Any:
-        # Not meant to be overridden, and the only place where a session is refused for want of room.
+        # Overrides a private method, the only place that refuses a session because there are too many.
         if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
             idle = [
                 (transport.idle_scope.deadline, session)
@@ -161,7 +161,7 @@ class RunServer:
     # --- its life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to answer. Once."""
+        """Start to answer. Call it once."""
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._run_manager(begun), name="mcp-run-server")
         await begun
@@ -173,10 +173,10 @@ class RunServer:
             await self._stop.wait()
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        """One HTTP request (ASGI)."""
+        """Handle one HTTP request (ASGI)."""
         self._run.listen_to_log()
         if scope["method"] == "POST":
-            message = await receive()  # whole: it was read and bounded before
+            message = await receive()  # the whole body: it was read and bounded before
             plain = self._direct.read(scope["headers"], message.get("body", b""))
             if plain is not None:
                 await self._direct.answer(plain, receive, send)
@@ -199,11 +199,11 @@ class RunServer:
         return bool(self._connections)
 
     def end_listening(self) -> None:
-        """End the streams of those who only listen."""
+        """End the streams of listeners."""
         self._listen.close()
 
     async def close(self) -> None:
-        """End every session; calls under way are cancelled."""
+        """End every session, and cancel the calls in progress."""
         self.end_listening()
         self._stop.set()
         if self._owner is not None:
@@ -253,7 +253,7 @@ class RunServer:
         return await self._answer_or_raise(self._run.call(name, arguments, client=client))
 
     async def _answer_or_raise(self, work: Awaitable[T]) -> T:
-        """Return what comes of it, or a JSON-RPC error with a sentence."""
+        """Return the result of the work; turn its errors into JSON-RPC errors with a sentence."""
         try:
             return await work
         except RouterError as error:
@@ -267,8 +267,8 @@ class RunServer:
     # --- what it says unasked --------------------------------------------------------------------------------------
 
     async def _greet_session(self, context: Context, _params: types.NotificationParams | None) -> None:
-        """Tell a session of the handshake era, which is ready now, of changes until it ends."""
-        # Not exported, and the only thing that knows when a session ends; mcp is pinned below 3.
+        """Subscribe a session of the handshake era, which is ready now, to changes until it ends."""
+        # Private, and the only object that knows when a session ends; mcp is pinned below 3.
         connection: Connection = context.session._connection
         if connection not in self._connections:
             self._connections.add(connection)
@@ -283,7 +283,7 @@ class RunServer:
         self.following.drop(dropped_uris(followed, name))
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        """Return a stream of the modern era, on which its client hears of what it named, resources among that."""
+        """Return a stream of the modern era that sends the changes its client named, including those of resources."""
         asked, features = params.notifications, self._run.features
         wanted = [*map(str, asked.resource_subscriptions or ())] if "resources" in features else []
         lists = zip(CHANGED.items(), (asked.resources_list_changed, asked.prompts_list_changed), strict=True)
@@ -295,7 +295,7 @@ class RunServer:
             self.following.drop(followed)
 
     async def _announce_update(self, uri: str) -> None:
-        """Tell those who follow a resource, or a list, that it is another now."""
+        """Tell the subscribers of a resource, or of a list, that it has changed."""
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
         name, about = (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})
@@ -303,13 +303,13 @@ class RunServer:
         await asyncio.gather(*(_say(one, f"notifications/{name}", about) for one in following))
 
     async def announce_change(self) -> None:
-        """Tell all who listen that the list changed. One that does not take it in time is not waited for."""
+        """Tell all listeners that the list has changed, each within `ANNOUNCE_S`."""
         await self._bus.publish(ToolsListChanged())
         await asyncio.gather(*(_say(one, "notifications/tools/list_changed", None) for one in list(self._connections)))
 
 
 def _session_request(headers: Headers, body: bytes) -> tuple[bytes, str] | None:
-    """Return the session and the id of a request of the handshake era, of which the SDK takes one at a time."""
+    """Return session and id of a request of the handshake era, in which the SDK can't handle an id twice at a time."""
     session = next((value for name, value in headers if name == b"mcp-session-id"), None)
     message = parse(body.decode("utf-8", "replace")) if session is not None else None
     if session is None or not isinstance(message, dict) or "method" not in message or message.get("id") is None:

@@ -1,12 +1,12 @@
-"""The runs that are served: each with its list, made once for each decision, and its server.
+"""The served runs, each with its MCP server and its tool list, built once per decision.
 
 Rules:
-1. A run is served from the first request for it on. One that no directory holds, or that has no decision, is unknown.
-2. Its list stays until the run's next decision, whatever is called meanwhile; then it is made anew, and those who
-   listen are told if it differs. Decisions of this process are heard of at once, those of another when somebody lists.
-3. A run may also be served under one decision that the address names, as the agents of its branches need it: for each
-   a list of its own, and all of it refused from when its branch decides again.
-4. Only so many are kept. The longest unused one makes room, if it has no session and no request under way.
+1. A run is served from its first request on. A run that is in no directory, or has no decision, is unknown.
+2. Its list stays until the run's next decision, whatever is called meanwhile. Then it is rebuilt, and listeners are
+   told if it differs. Decisions of this process are noticed at once, those of others at the next listing.
+3. A run may also be served under a decision in its address, for the agents of its branches. Each decision has its own
+   list; once its branch has decided again, everything under it is refused.
+4. The number of served runs is bounded. The longest unused one without a session or a request makes room.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_RUNS: Final = 256
 
 
 class ServedRun:
-    """One run as its server sees it, under the decision that its address names, if it names one."""
+    """One run as its server sees it, under the decision in its address if there is one."""
 
     def __init__(self, run_id: str, decision: str | None, runs: EndpointAccess, version: str) -> None:
         from bundle_router.serving.mcp.protocol import RunServer
@@ -62,7 +62,7 @@ class ServedRun:
 
     @property
     def guidance(self) -> str:
-        """What a model should be told of the tools."""
+        """Text for the model about the tools."""
         return self._toolset.guidance if self._toolset is not None else ""
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
@@ -70,18 +70,18 @@ class ServedRun:
         return self._schemas.get(name)
 
     async def tools(self) -> Sequence[dict[str, Any]]:
-        """Return the list of the current decision. Raises UnknownRun and what listing raises."""
+        """Return the list of the current decision. Raises UnknownRun and the errors of listing."""
         await self.refresh()
         return self._toolset.tools if self._toolset is not None else ()
 
     async def refresh(self) -> None:
-        """Make the list anew if the run has gone on to another decision, and announce it if it differs."""
+        """Rebuild the list if the run has another decision, and announce it if it differs."""
         async with self._lock:
             decision = await self._runs.decision_id(self.id, self._named)
             if decision == self._shown:
                 return
             before = self._toolset
-            # A decision in between is taken for the older one, and so the list for stale when it is next asked for.
+            # If a decision came in between, the older one is stored, so the next listing finds the list stale.
             self._toolset = await self._runs.tools(self.id, self._named)
             self.features = await self._runs.passes(self.id, self._named)
             await self.server.following.renew()
@@ -91,17 +91,17 @@ class ServedRun:
             await self.server.announce_change()
 
     async def end_list(self) -> None:
-        """Tell those who listen, once, that there is no list any more."""
+        """Tell listeners, once, that the list has ended."""
         if self._shown:
             self._shown, self._toolset = "", None
             await self.server.announce_change()
 
     async def content(self, result: Result, revision: str) -> list[dict[str, Any]]:
-        """Return the result as blocks, for a client of that protocol revision."""
+        """Return the result as content blocks for a client of that protocol revision."""
         return await content_of(result, self._media, self._runs.catalog.settings.limits.max_inline_bytes, revision)
 
     async def artifact(self, uri: str) -> dict[str, Any]:
-        """Return an artifact of the run as the contents of a resource. Raises RequestError."""
+        """Return an artifact of the run as contents of a resource. Raises RequestError."""
         return await resource_of(uri, self._media)
 
     def report(self, defect: Exception) -> None:
@@ -109,8 +109,8 @@ class ServedRun:
 
 
 class ServedRuns:
-    """The served runs by id and named decision. Belongs to one event loop; only what `watch` calls may come from
-    elsewhere."""
+    """The served runs by id and named decision. Belongs to one event loop; only the callbacks of `watch` may come from
+    other threads."""
 
     def __init__(self, runs: EndpointAccess, version: str, loaded: asyncio.Future[Any]) -> None:
         self._loaded = loaded
@@ -125,7 +125,7 @@ class ServedRuns:
 
     @property
     def trouble(self) -> str:
-        """Why no run can be served now; empty where one can."""
+        """Why no run can be served now; empty if runs can be."""
         if self._ended:
             return "the service is being stopped"
         if not self._loaded.done():
@@ -133,14 +133,14 @@ class ServedRuns:
         return f"the MCP SDK can't be loaded: {error}" if (error := self._loaded.exception()) is not None else ""
 
     async def get(self, run_id: str, decision: str | None = None) -> ServedRun:
-        """Return the run, served. Raises UnknownRun, also for a decision that is not open; RequestError when too many
-        are being used."""
+        """Return the run, served. Raises UnknownRun, also for a decision that is not open; RequestError if too many
+        runs are in use."""
         named = run_id, decision
         known = self._served.get(named)
         if known is not None:
             self._served.move_to_end(named)
             return known
-        try:  # what is unknown costs no lock, no server and no room
+        try:  # before all else: an unknown run must cost no lock, no server and no room
             await self.access.decision_id(run_id, decision)
         except RequestError as refused:
             raise UnknownRun(refused.message, advice=refused.advice) from None
@@ -151,7 +151,7 @@ class ServedRuns:
             return self._served[named]
 
     def is_used(self, run_id: str) -> bool:
-        """Return whether a session of the run, or a request for it, is under way."""
+        """Return whether the run has an open session or a request in progress."""
         return any(not served.idle for served in self._served.values() if served.id == run_id)
 
     async def _begin(self, run_id: str, decision: str | None) -> ServedRun:
@@ -172,9 +172,9 @@ class ServedRuns:
     # --- decisions -------------------------------------------------------------------------------------------------
 
     def _note_decided(self, run_id: str) -> None:
-        """Note that a run was routed, on whatever thread."""
-        if self._served:  # who begins to be served reads the newest decision anyway
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        """Note that a run was routed. Any thread may call this."""
+        if self._served:  # a run that is served later reads the newest decision anyway
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
                 self._loop.call_soon_threadsafe(self._schedule_refresh, run_id)
 
     def _schedule_refresh(self, run_id: str) -> None:
@@ -186,7 +186,7 @@ class ServedRuns:
     async def _refresh(self, served: ServedRun) -> None:
         try:
             await served.refresh()
-        except RequestError:  # the named decision is not open any more: whoever lists next is told
+        except RequestError:  # the named decision is not open any more: the next listing reports it
             await served.end_list()
         except RouterError as trouble:
             self.access.report("warning", "mcp.list_failed", run_id=served.id, error=trouble)
@@ -194,7 +194,7 @@ class ServedRuns:
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def end_listening(self) -> None:
-        """Stop listening for decisions, and end the streams of those who only listen."""
+        """Stop listening for decisions, and end the streams of listeners."""
         self._unwatch()
         self._ended = True
         for task in self._hearing:
@@ -203,7 +203,7 @@ class ServedRuns:
             served.server.end_listening()
 
     async def close(self) -> None:
-        """End every session and wait for it."""
+        """End every session, and wait for its end."""
         self.end_listening()
         if self._hearing:
             await asyncio.wait(self._hearing)
@@ -214,34 +214,34 @@ class ServedRuns:
 
 
 # --- a result as MCP content ------------------------------------------------------------------------------------------
-# 1. The text comes first and names every artifact by its handle, whatever follows: clients that drop what they do not
-#    know lose nothing, and a model can hand the handle on.
-# 2. An image or a sound is sent as such where its bytes (not what a server calls them) are of a kind that is shown
-#    everywhere, and small enough; any other media is linked. Whole results that were cut are only named.
-# 3. The media of one answer stay under one MiB, however many there are (`MAX_INLINE`); a client that speaks an older
-#    revision gets no block that its revision does not know.
-# 4. A resource's text is of a type that no client renders as a page or an app, whatever its server calls it.
-# 5. Media that can't be read any more costs itself, not the answer.
+# 1. The text comes first and names every artifact by its handle. So clients that drop unknown blocks lose nothing, and
+#    a model can pass the handle on.
+# 2. An image or a sound is sent inline if it is small enough and its bytes (not the server's claim) are of a type that
+#    all clients show. Other media are linked. The full text of results that were cut is only named.
+# 3. The media of one answer stay under one MiB in all (`MAX_INLINE`). A client of an older protocol revision gets no
+#    block that its revision does not have.
+# 4. A resource's text has a type that no client renders as a page or an app, whatever its server calls it.
+# 5. Unreadable media are left out of the answer.
 
 MAX_INLINE: Final = 700_000
-"""Bytes of media in one answer. Base64 adds a third, and some clients take no event over 1 MiB."""
+"""Maximum bytes of media in one answer. Base64 adds a third, and some clients take no event over 1 MiB."""
 MAX_BLOCKS: Final = 64
-"""Blocks of media in one answer. The text names the others."""
+"""Maximum blocks of media in one answer. The text names the others."""
 INERT: Final = frozenset(
     ("text/plain", "text/markdown", "text/csv", "application/json", "application/yaml", "application/toml")
 )
 AUDIO_SINCE: Final = "2025-03-26"
 LINKS_SINCE: Final = "2025-06-18"
-"""Protocol revisions, which compare as text."""
+"""The first protocol revision with resource links. Revisions compare as text."""
 
 Json = dict[str, Any]
 Media = Callable[[str, bool], Awaitable[Json]]
-"""An artifact as an MCP block, by its URI; as a resource link where the second is true."""
+"""Returns an artifact as an MCP block, by its URI; as a resource link if the second argument is true."""
 
 
 async def content_of(result: Result, media: Media, max_inline: int, revision: str) -> list[Json]:
-    """Return the content blocks of a result, for a client of that protocol revision. At most `max_inline` bytes go
-    inline of any one artifact."""
+    """Return the content blocks of a result for a client of that protocol revision. At most `max_inline` bytes of one
+    artifact are sent inline."""
     blocks = [_block(part) for part in result.parts] or [{"type": "text", "text": result.text}]
     if not result.artifacts:
         return blocks
@@ -264,7 +264,7 @@ async def _shown(result: Result, media: Media, max_inline: int, revision: str) -
         try:
             block = await media(stored.uri, not inline)
         except RouterError:
-            continue  # the text still names it, and reading it says what is wrong
+            continue  # the text still names it, and reading it gives the error
         left -= stored.bytes if inline else 0
         yield block
 
@@ -274,9 +274,9 @@ def _is_shown(mime_type: str, revision: str) -> bool:
 
 
 async def resource_of(uri: str, media: Media) -> Json:
-    """Return the contents of an artifact as `resources/read` gives them, with the type that its bytes have.
+    """Return an artifact as contents for `resources/read`, with the type that its bytes have.
 
-    Raises RequestError for what is no artifact of the run, is empty, or is more than one answer holds.
+    Raises RequestError if it is no artifact of the run, is empty, or is larger than one answer.
     """
     if not uri.startswith(PREFIX):
         raise RequestError(f"{uri[:200]!r} is not an artifact", advice=f"give {PREFIX} and 64 hex digits")

@@ -33,7 +33,7 @@ HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with "no-referrer" browsers call the origin of our own forms "null"
+    "referrer-policy": "same-origin",  # with "no-referrer" browsers send "null" as the origin of our own forms
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -48,11 +48,11 @@ ASSETS: Final[Mapping[str, str]] = {
     "codemirror-editor.min.js": "text/javascript; charset=utf-8",
     "codemirror-LICENSE.txt": "text/plain; charset=utf-8",
 }
-"""What pages load, all of it ours or vendored with its licence."""
+"""Files that pages load, all of them ours or vendored with their licence."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
 Reviewer = Callable[[Request], str | None]
-"""Who asks, if they may label; None where they may only read."""
+"""Returns the caller's name if they may label; None if they may only read."""
 
 
 def pages(
@@ -64,8 +64,8 @@ def pages(
     more: Sequence[BaseRoute] = (),
     nav: Sequence[tuple[str, str]] = NAV,
 ) -> Asgi:
-    """Return the pages of a reader. `base` is the path they are mounted at; `away` says which servers can't be used
-    now, and why; `more` are routes that come first, `nav` the addresses and names at the top of every page.
+    """Return the pages of a reader. `base` is the path they are mounted at; `away` tells which servers are unavailable,
+    and why; `more` are routes that are tried first, `nav` the addresses and names at the top of every page.
     """
     app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
     app.router.redirect_slashes = False
@@ -73,7 +73,7 @@ def pages(
 
 
 class PageRoutes:
-    """The addresses, each of which answers a page for people and, with `.json`, the same facts for programs."""
+    """The addresses. Each answers a page for people and, with `.json`, the same facts for programs."""
 
     def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None) -> None:
         self._reader = reader
@@ -136,7 +136,7 @@ class PageRoutes:
         return replace(page, values={"stale": stale, **page.values})
 
     async def _named_why(self, request: Request) -> Response:
-        """Return the form's address: what was typed becomes a part of the path, where it can be one."""
+        """Redirect a form to its address: the typed name becomes a part of the path, if it can."""
         name = first(_query(request), "name").strip()[:300]
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
             run_id, seq = _place_of(request)
@@ -144,7 +144,7 @@ class PageRoutes:
         return await self._answer(lambda v, r: v.why(*_place_of(r), name))(request)
 
     async def _label(self, request: Request) -> Response:
-        """Keep a label. Needs a reviewer, a page of this origin, and its token."""
+        """Store a label. Needs a reviewer, a page of this origin, and its token."""
         by = self._reviewer(request)
         if by is None:
             return await self._refusal_page(request, "this token may read, and not label", 403)
@@ -169,7 +169,7 @@ class PageRoutes:
         return await self._refusal_page(request, "there is nothing here", 404)
 
     async def _artifact(self, request: Request) -> Response:
-        """Return the bytes of an artifact: in place where they are a raster image or sound by content, else to keep."""
+        """Return an artifact's bytes: inline if they are a raster image or sound by content, else to download."""
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
             if not _DIGEST.fullmatch(sha256):
@@ -196,7 +196,7 @@ async def respond(
     *,
     as_json: bool = False,
 ) -> Response:
-    """Make a page in a thread, and answer with it as HTML or JSON; an address in its place is led on to."""
+    """Make a page in a thread, and answer it as HTML or JSON; an address instead of a page is a redirect."""
 
     def made() -> tuple[PageContent | str, str]:
         page = make()
@@ -213,8 +213,8 @@ async def respond(
 
 
 async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, list[str]] | tuple[str, int]:
-    """Return the fields of a form that a page of this origin sent, with the token of its process; else why it is not
-    taken, with the status."""
+    """Return the fields of a form from a page of this origin with this process's token; else the reason for refusing
+    it, and the status."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -234,13 +234,13 @@ def _query(request: Request) -> Query:
 
 
 def json_address(request: Request) -> str:
-    """Return where the facts of the page that was asked for are."""
+    """Return the address of the requested page's facts as JSON."""
     path, query = request.url.path, request.url.query
     return path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
 
 
 def sign_out(request: Request) -> str:
-    """Return where a browser that signed in signs out; empty for what sends a token of its own."""
+    """Return the sign-out address for a browser that signed in; empty for a caller that sends a token."""
     return "/sign-out" if "cookie" in request.headers else ""
 
 
@@ -249,5 +249,5 @@ def _place_of(request: Request) -> tuple[str, int]:
 
 
 def _ids(form: Query, name: str) -> tuple[str, ...]:
-    """Return the bundle ids of a field, as boxes or typed with spaces or commas between them."""
+    """Return the bundle ids of a field, from checkboxes or typed with spaces or commas between them."""
     return tuple(dict.fromkeys(id_ for value in form.get(name, ()) for id_ in value.replace(",", " ").split()))[:100]

@@ -1,6 +1,6 @@
-"""Charts as SVG, made here: bars, a stacked area over days, a share. No script, no style attribute.
+"""Charts as SVG: bars, stacked shares per day, a share. No script, no style attribute.
 
-Every text goes through `escape`; sizes are numbers. Colours are classes of the stylesheet, so both schemes apply.
+All text is escaped; sizes are numbers. Colours are classes of the stylesheet, so both colour schemes apply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ HEIGHT: Final = 220
 _LEFT: Final = 54
 _BASE: Final = HEIGHT - 22
 _HIGH: Final = _BASE - 12
-"""What the highest bar measures."""
+"""Height of the highest bar."""
 
 
 def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Markup:
-    """Return a bar of which a part is filled."""
+    """Return a bar that is filled in part."""
     filled = 0.0 if whole <= 0 else max(0.0, min(1.0, part / whole)) * width
     return _svg(
         f'<rect class="track" width="{width}" height="8" rx="4"/>'
@@ -30,7 +30,7 @@ def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Mark
 
 
 def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
-    """Return tokens shown and tokens of everything, per day, as bars: `(day, decisions, shown, all)`."""
+    """Return bars per day: tokens shown, and tokens of all tools. Each day is `(day, decisions, shown, all)`."""
     top = max((row[3] for row in days), default=0) or 1
     bars = []
     for day, decisions, shown, whole in days:
@@ -42,8 +42,8 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
 
 
 def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]) -> Markup:
-    """Return how the decisions of each day were settled, as shares of a bar: `tallies` by "day, line end, source",
-    `sources` from the bottom up."""
+    """Return the sources of each day's decisions as shares of a bar. `tallies` are by "day, line end, source";
+    `sources` go from the bottom up."""
     counts = {tuple(name.split("\n")): count for name, count in tallies}
     days = sorted({day for day, _ in counts})
     bars = []
@@ -60,7 +60,7 @@ def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]
 
 
 _Bar = tuple[str, float, float, str]
-"""A part of a day's bar: its class, where it begins and how high it is (shares of the height), and its title."""
+"""A part of a day's bar: its class, its start and height (shares of the full height), and its title."""
 
 
 def _over_days(days: Sequence[str], bars: Sequence[Sequence[_Bar]], lines: Sequence[str], title: str) -> Markup:

@@ -1,11 +1,11 @@
-"""The addresses at which the config is edited: checked as one types, compared, saved, undone; and pins approved.
+"""The addresses at which the config is edited: checked while typing, compared, saved, undone; and pins approved.
 
 Rules:
-1. Reading is for whoever may see the pages. What is typed is judged, saved or approved for the scope `edit` alone, by a
-   POST from a page of this origin with the token of this process.
+1. Anybody who may see the pages may read. Checking, saving and approving need the scope `edit`, and a POST from a page
+   of this origin with the token of this process.
 2. No address and no form names a path: there are the five files, and the folders that `serve` was given by name.
 3. Everything works without JavaScript; with it, the text is checked while it is typed.
-4. A save that is refused gives the text back as it was typed, with what was wrong.
+4. A refused save returns the text as it was typed, with its errors.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, Wi
 from bundle_router.wiring.pin_approval import PinApproval
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a form: a config file, with every character escaped."""
+"""Maximum bytes of a form: a config file with every character escaped."""
 WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
-"""The pages at the top of every page where the config is edited."""
+"""The navigation of pages where the config can be edited."""
 Post = Callable[[Query, str, Request], PageContent | str]
-"""A page, or the address to go on to."""
+"""A page, or the address to redirect to."""
 
 
 class ConfigRoutes:
-    """The routes of one config folder. `others`: folders that it may be compared with, by name. `who`: who may edit.
-    Hand `routes()` to `pages(more=…)`."""
+    """The routes of one config folder. `others`: folders to compare with, by name. `who`: who may edit. Pass `routes()`
+    to `pages(more=…)`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ConfigRoutes:
         return await respond(made, partial(self._complete_page, request), self._links, as_json=as_json)
 
     def _complete_page(self, request: Request, page: PageContent) -> PageContent:
-        """Add what the request decides: who may edit, the token of forms, the address of the same page as JSON."""
+        """Add what depends on the request: the editor's name, the forms' token, the address of the page as JSON."""
         has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
         values = {"may_edit": self._who(request) is not None, "stale": "", "may_label": False, **page.values,
                   "as_json": json_address(request) if has_json else "", "token": self._token,
@@ -174,7 +174,7 @@ class ConfigRoutes:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
 
     async def _schema(self, request: Request) -> Response:
-        """Return the JSON Schema of a file, for editors: the one that `init` writes beside the config."""
+        """Return the JSON Schema of a file, for editors; the same that `init` writes beside the config."""
         from bundle_router.core.config.written_forms import schema_texts
 
         name = request.path_params["file"]

@@ -1,4 +1,4 @@
-"""What the pages about the config say: values for templates, and the same facts as JSON."""
+"""The values of the pages about the config: for templates, and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bundle_router.wiring.pin_approval import PinApproval, ShownReview
 from bundle_router.wiring.server_reviews import json_of
 
 MAX_ROWS: Final = 60
-"""Rows of a kind that a page shows; JSON has all."""
+"""Maximum rows of each kind on a page; JSON has all."""
 MAX_CHANGES: Final = 50
 _KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("widening", "+", "Newly allowed"), ("narrowing", "−", "Taken away"), ("neutral", "~", "Otherwise"),
@@ -30,7 +30,7 @@ _KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of a text, whatever line ends a browser sends it with."""
+    """Return the digest of a text, independent of the line ends that a browser sends."""
     return digest(text.replace("\r\n", "\n"))
 
 
@@ -44,18 +44,18 @@ class ConfigViews:
         self.where = str(editor.folder)
 
     def config(self, file: str, *, saved: str = "") -> PageContent:
-        """Return the editor over one file, and what is wrong with the config as it is."""
+        """Return the editor of one file, with the problems of the present config."""
         problems = self._editor.validate({})
         return self._editing(file or FILE_NAMES[0], None, problems, saved=saved)
 
     def problems(self, file: str, text: str) -> PageContent:
-        """Return what is wrong with a text while it is typed: a part of the page."""
+        """Return the problems of a text while it is typed, as a part of the page."""
         problems = self._editor.validate({file: text})
         values = {"problems": _problem_rows(problems, {self._path(file): text})}
         return PageContent("config_problems.html", values, [problem_json(problem) for problem in problems])
 
     def preview(self, form: Query, *, refused: RouterError | None = None) -> PageContent:
-        """Return what a text comes to, with the text as it was typed and the form to save it."""
+        """Return the effects of an edited text, with the text as typed and the form to save it."""
         file, text = first(form, "file"), first(form, "text").replace("\r\n", "\n")
         preview = self._editor.preview({file: text})
         values = {"reason": first(form, "reason"), "digest": first(form, "digest"), "compared": text_digest(text)}
@@ -97,7 +97,7 @@ class ConfigViews:
         return PageContent(template, {"title": title, "here": "/config", "where": self.where, **values}, json, status)
 
     def compare(self, name: str) -> PageContent:
-        """Return what another folder would mean if it were in force here."""
+        """Return the effects that another folder's config would have here."""
         folder = self._others.get(name)
         if folder is None and name:
             raise RequestError(f"no folder is called {name[:80]!r} here", advice=_compare_advice(self._others))
@@ -110,7 +110,7 @@ class ConfigViews:
         )  # fmt: skip
 
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
-        """Return what undoing the last change comes to, and the form to do it."""
+        """Return the effects of undoing the last change, and the form to undo it."""
         last, preview = self._editor.last_change(), self._editor.undo_preview()
         return self._page(
             "config_undo.html", "Undo the last change", {}, 200 if refused is None else 422, last=last,
@@ -119,14 +119,14 @@ class ConfigViews:
         )  # fmt: skip
 
     def changes(self) -> PageContent:
-        """Return what was changed here, by whom and why, the newest first."""
+        """Return the changes made here, with author and reason, newest first."""
         changes = self._editor.changes()
         newest, more = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
         title = "Changes of the config"
         return self._page("config_changes.html", title, {"changes": changes}, changes=newest, more=more)
 
     def pins(self, server: str, *, ask: bool = False, refused: RouterError | None = None) -> PageContent:
-        """Return what a server lists now beside what was reviewed; asked only where somebody wants it asked."""
+        """Return a server's present definitions beside the reviewed ones. With `ask` the server is contacted."""
         known = {one.name: one for one in self._servers()}
         if server not in known:
             raise RequestError(
@@ -147,7 +147,7 @@ class ConfigViews:
     def _servers(self) -> list[Any]:
         try:
             return self._approval.servers() if self._approval is not None else []
-        except ConfigError:  # its problems stand on the page
+        except ConfigError:  # the page shows its problems
             return []
 
     def _path(self, file: str) -> str:

@@ -1,4 +1,4 @@
-"""The pages of chosen runs as files that open from a disk: no server, no script, links between the files alone."""
+"""The pages of chosen runs as files to open from disk: no server, no script, links only between the files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EXTENSIONS: Final = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".
 
 
 def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
-    """Write the read-only pages of runs into a folder; returns how many files. Artifacts that a browser may show in
-    place come along; the whole of long results does not.
+    """Write the read-only pages of runs into a folder; return the number of files. Artifacts that a browser may show
+    inline are included; the full text of long results is not.
 
-    Raises UnknownRun, RequestError for a folder that holds other things, StorageError.
+    Raises UnknownRun, RequestError for a folder with other content, StorageError.
     """
     reader.refresh(now=True)
     chosen = PublishedPages(reader, list(dict.fromkeys(run_ids)))
@@ -38,7 +38,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
         for name, data in chosen.files():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            # What is published is as private as the records, until somebody says otherwise.
+            # Published files are as private as the records, until somebody changes their mode.
             with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
                 file.write(data)
             count += 1
@@ -72,7 +72,7 @@ class PublishedPages:
                 yield f"/runs/{run_id}/artifacts/{row['sha256']}", file
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield every file, by its path in the folder."""
+        """Yield every file with its path in the folder."""
         written: set[str] = set()
         for address, file in self._files.items():
             if file in written:
@@ -90,7 +90,7 @@ class PublishedPages:
         try:
             found = self._reader.artifact(run_id, sha256)
         except RouterError:
-            return []  # its bytes are gone or changed; the pages say what they were
+            return []  # its bytes are gone or changed; the pages still describe them
         return [(file, found.data)] if found.inline else []
 
     def _page(self, address: str, file: str) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""What an address asks for: what stands behind its question mark, as queries of the read model."""
+"""Parses the query string of an address into queries of the read model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, R
 from bundle_router.errors import RequestError
 
 Query = Mapping[str, Sequence[str]]
-"""What stands behind the question mark of an address."""
+"""The parameters of a query string."""
 PER_PAGE: Final = 50
 
 
@@ -20,12 +20,12 @@ def first(query: Query, name: str, otherwise: str = "") -> str:
 
 
 def whole_number(text: str, otherwise: int = 0) -> int:
-    """Return a whole number that a person typed, at least 0."""
+    """Parse a typed whole number, at least 0; `otherwise` if it is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else otherwise
 
 
 def run_query(query: Query) -> RunQuery:
-    """Return which runs an address asks for. What is no facet, order or number is passed over."""
+    """Return the runs that an address selects. Unknown facets, orders and numbers are ignored."""
     facets: list[tuple[Facet, str]] = [(f, value) for f in FACETS for value in query.get(f, ())[:20] if value]
     facets += [("mark", mark) for mark in MARKS if first(query, mark) == "1"]
     sort = first(query, "sort").removeprefix("-")
@@ -43,7 +43,7 @@ def run_query(query: Query) -> RunQuery:
 
 
 def time_of(text: str) -> str:
-    """Return a date or time as typed. Raises RequestError for what is neither."""
+    """Return a typed date or time. Raises RequestError if it is neither."""
     typed = text.strip()
     try:
         if typed:
@@ -54,5 +54,5 @@ def time_of(text: str) -> str:
 
 
 def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the part of an address that its links keep."""
+    """Return the parameters of an address that its links keep."""
     return {name: list(query[name]) for name in names if query.get(name) and any(query[name])}

@@ -1,9 +1,9 @@
-"""Templates, their filters, and where links lead: to the server's addresses, or to files beside each other.
+"""Templates, their filters, and the targets of links: addresses of the server, or neighbouring files.
 
 Rules:
-1. Everything is escaped by the template engine; `Markup` is made in `charts` alone, of numbers and escaped texts.
-2. What a stranger wrote is shown with its controls and invisible characters written out (`visible`).
-3. A page links to what `Links` says there is. Files link to files.
+1. The template engine escapes everything. Only `charts` makes `Markup`, from numbers and escaped text.
+2. Untrusted text is shown with its control and invisible characters spelled out (`visible`).
+3. A page links only to pages that `Links` knows. Files link to files.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ NAV: Final = (
     ("/", "Overview"), ("/runs", "Runs"), ("/steps", "Steps"), ("/calls", "Calls"), ("/matrix", "Matrix"),
     ("/catalog", "Catalog"),
 )  # fmt: skip
-"""The pages at the top of every page, in order: address and name."""
+"""The navigation at the top of every page, in order: address and name."""
 GOOD: Final = frozenset(("ok", "closed", "mapping", "direct"))
 BAD: Final = frozenset(("denied", "tool_error", "timeout", "unavailable", "unreadable", "unknown", "budget"))
 EXCERPT: Final = 600
-"""Characters of a text in a list; its own page has the whole."""
+"""Maximum characters of a text in a list; its own page shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What one address answers: a template with its values for people, the same facts as JSON for programs."""
+    """The answer of one address: a template with its values for people, the same facts as JSON for programs."""
 
     template: str
     values: Mapping[str, Any]
@@ -48,8 +48,8 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where addresses lead. `files`: address to file, of pages that were published; None on a server. `at`: the file
-    that links."""
+    """The targets of links. `files`: published pages, address to file; None on a server. `at`: the file that contains
+    the link."""
 
     base: str = ""
     files: Mapping[str, str] | None = None
@@ -57,7 +57,7 @@ class Links:
     nav: tuple[tuple[str, str], ...] = field(default=NAV)
 
     def to(self, address: str, **query: object) -> str:
-        """Return the link to an address; empty where it was not published."""
+        """Return the link to an address; empty if its page was not published."""
         filled = {name: value for name, value in query.items() if value not in ("", None)}
         if self.files is None:
             return self.base + address + (f"?{urlencode(filled, doseq=True)}" if filled else "")
@@ -98,12 +98,12 @@ def environment() -> Environment:
 
 
 def asset_bytes(name: str) -> bytes:
-    """Return a file that pages load."""
+    """Return the bytes of a file that pages load."""
     return files("bundle_router.serving.pages").joinpath("assets", name).read_bytes()
 
 
 def json_text(value: Any) -> str:
-    """Return JSON that can stand anywhere: ASCII alone, and no `<` that a reader could take for markup."""
+    """Return JSON that is safe anywhere in HTML: ASCII only, without `<`."""
     text = json.dumps(value, default=_plain, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
-    """Return the page that says what is wrong."""
+    """Return a page that explains an error."""
     values = {"title": "Not found" if status == 404 else "Not possible", "here": "", "where": where, "message": message,
               "advice": advice, "may_label": False, "token": "", "stale": ""}  # fmt: skip
     return PageContent("error.html", values, {"error": message, "advice": advice}, status)
@@ -125,18 +125,18 @@ def error_page(message: str, advice: str, where: str, status: int) -> PageConten
 
 
 def visible_text(text: object) -> str:
-    """Return a text whose controls and invisible characters are written out; line ends stay."""
+    """Return a text with control and invisible characters spelled out; line ends stay."""
     return "\n".join(visible(line) for line in ("" if text is None else str(text)).split("\n"))
 
 
 def excerpt(text: object, length: int = EXCERPT) -> str:
-    """Return the beginning of a text, written out, with what is left out counted."""
+    """Return the beginning of a text, made visible, with the number of omitted characters."""
     whole = "" if text is None else str(text)
     return visible_text(whole if len(whole) <= length else f"{whole[:length].rstrip()} … ({len(whole):,} characters)")
 
 
 def number(value: object) -> str:
-    """Return a whole number with its thousands separated; a dash for none."""
+    """Return a whole number with thousands separators; a dash for none."""
     return f"{value:,.0f}" if isinstance(value, int | float) else "–"
 
 
@@ -173,7 +173,7 @@ def moment(time: object) -> str:
 
 
 def pretty_json(value: object) -> str:
-    """Return JSON for people: a text that holds JSON is laid out, one that does not stays as it is."""
+    """Return JSON laid out for people; a text that holds JSON is parsed, any other text is kept."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -183,7 +183,7 @@ def pretty_json(value: object) -> str:
 
 
 def size(count: object) -> str:
-    """Return bytes in few characters."""
+    """Return a number of bytes in few characters."""
     if not isinstance(count, int | float):
         return "–"
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -193,5 +193,5 @@ def size(count: object) -> str:
 
 
 def tone(word: object) -> str:
-    """Return the class of a word's colour. The word itself always stands beside it."""
+    """Return the CSS class of a word's colour. The word itself is always shown too."""
     return "good" if word in GOOD else "bad" if word in BAD else "warn" if word else ""

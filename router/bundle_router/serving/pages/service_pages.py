@@ -1,4 +1,4 @@
-"""The pages as the service has them: runs to read, and the config folder to edit, for whoever's token says so."""
+"""The pages of the service: reading runs and editing the config folder, as far as the caller's token permits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PageSources:
-    """What the pages are of. `config=None`: the shipped config alone, which is read and not edited. `others`: folders
-    that it may be compared with, by name. `development`: servers that are processes may be asked for their pins.
-    `away` says which servers can't be used now, and why."""
+    """The sources of the pages. `config=None`: the shipped config, which can be read but not edited. `others`: folders
+    to compare with, by name. `development`: stdio servers may be asked for their pins. `away` tells which servers are
+    unavailable, and why."""
 
     runs: str | Path = "runs"
     store: str | None = None
@@ -37,7 +37,7 @@ class PageSources:
 
 @contextmanager
 def service_pages(sources: PageSources) -> Iterator[Asgi]:
-    """Yield the pages, to be handed to `serve`. Raises RequestError, StorageError, NotInstalled."""
+    """Yield the pages, to be passed to `serve`. Raises RequestError, StorageError, NotInstalled."""
     from bundle_router.wiring.config_editing import open_editor
     from bundle_router.wiring.pin_approval import PinApproval
     from bundle_router.wiring.run_reader import open_reader
@@ -62,6 +62,6 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
 
 
 def _caller_of(request: Request, scope: Scope) -> str | None:
-    """Return who asks, where their token is good for the scope."""
+    """Return the caller's name if their token has the scope, else None."""
     caller: Caller = request.scope["user"]
     return (caller.principal or caller.name) if scope in caller.scopes else None

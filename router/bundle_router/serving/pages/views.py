@@ -1,4 +1,4 @@
-"""One method a page: what it reads of the runs, and the values of its template. Knows no HTTP."""
+"""The views: each method reads the runs for one page, and returns the values of its template. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from bundle_router.serving.pages.rendering import PageContent
 from bundle_router.wiring.run_reader import DecisionDetail, RunReader
 
 Away = Callable[[], Mapping[str, str]]
-"""Which servers can't be used now, and why."""
+"""Returns the servers that are unavailable, with the reason."""
 RECORDS: Final = 200
-"""Records of a run on one page."""
+"""Maximum records of a run on one page."""
 NESTED_DEPTH: Final = 3
 NESTED_RUNS: Final = 20
 NESTED_RECORDS: Final = 50
-"""What a run's page shows of its sub-runs in place; each has a page of its own."""
+"""Maximum records of sub-runs that a run's page shows in place; each has its own page."""
 NESTED_OPEN: Final = 5
-"""Up to so many sub-runs are unfolded."""
+"""Maximum sub-runs that are unfolded."""
 SHOWN_FACETS: Final[tuple[Facet, ...]] = ("workflow", "role", "principal", "source", "bundle", "tool", "reason", "code",
                                           "missing")  # fmt: skip
 ORDERS: Final = {
@@ -55,7 +55,7 @@ PRESETS: Final = {
 
 
 class PageViews:
-    """The pages over one reader. Methods block, and may be called from many threads."""
+    """The pages over one reader. Methods block; many threads may call them."""
 
     def __init__(self, reader: RunReader, *, may_label: bool = False, away: Away | None = None) -> None:
         self._reader = reader
@@ -69,7 +69,7 @@ class PageViews:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def runs(self, query: Query) -> PageContent:
-        """Return the table of runs with what it can be narrowed by."""
+        """Return the table of runs with the facets to filter by."""
         asked = run_query(query)
         return self.run_list(self._reader.index.runs(asked), asked, query)
 
@@ -87,7 +87,7 @@ class PageViews:
         )  # fmt: skip
 
     def new_runs(self, query: Query) -> PageContent:
-        """Return how many runs have come since the newest that a list shows: a part of that page."""
+        """Return how many runs are newer than those of a list, as a part of that page."""
         count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
         return PageContent(
@@ -111,7 +111,7 @@ class PageViews:
         )  # fmt: skip
 
     def overview(self, query: Query) -> PageContent:
-        """Return what the runs come to, as pictures and tables."""
+        """Return totals of the runs as charts and tables."""
         asked = replace(run_query(query), offset=0)
         found = self._reader.index.stats(asked)
         return self._page(
@@ -122,7 +122,7 @@ class PageViews:
         )  # fmt: skip
 
     def search(self, query: Query) -> PageContent:
-        """Return where words stand in goals, arguments and artifacts."""
+        """Return the places of words in goals, arguments and artifacts."""
         words = first(query, "q")[:500]
         hits = self._reader.index.search(words, limit=100) if words.strip() else []
         return self._page("search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits)
@@ -147,7 +147,7 @@ class PageViews:
         )  # fmt: skip
 
     def _nest_sub_runs(self, items: list[dict[str, Any]], depth: int = NESTED_DEPTH) -> list[dict[str, Any]]:
-        """Put the steps and calls of sub-runs where they began, as far as a page takes them."""
+        """Insert the steps and calls of sub-runs where they began, up to the page's limits."""
         subs = [below for item in items for below in item["below"] if below["kind"] == "run"]
         for sub in subs[:NESTED_RUNS] if depth else ():
             part = self._reader.index.timeline(sub["run"].run_id, limit=NESTED_RECORDS)
@@ -155,7 +155,7 @@ class PageViews:
         return items
 
     def new_records(self, run_id: str, query: Query) -> PageContent:
-        """Return whether the run has gone on since a page was made: a part of that page."""
+        """Return whether the run has new records since a page was made, as a part of that page."""
         run, seen = self._reader.index.run(run_id), whole_number(first(query, "seen"))
         part = self._reader.index.timeline(run_id, start=seen + 1, limit=RECORDS)
         count = len(part.decisions) + len(part.calls)
@@ -210,7 +210,7 @@ class PageViews:
         )  # fmt: skip
 
     def why(self, run_id: str, seq: int, name: str) -> PageContent:
-        """Return the whole chain of tests on one tool or bundle at a decision."""
+        """Return all tests that one tool or bundle went through at a decision."""
         found = self._reader.decision(run_id, seq)
         explanation = self._reader.why(run_id, seq, name[:300])
         return self._page(
@@ -221,7 +221,7 @@ class PageViews:
         )  # fmt: skip
 
     def compare(self, query: Query) -> PageContent:
-        """Return two decisions beside each other."""
+        """Return two decisions side by side."""
         a, b = (self._named_decision(first(query, name)) for name in ("a", "b"))
         lines = [json.dumps(_comparable(d), indent=1, sort_keys=True, ensure_ascii=False).splitlines() for d in (a, b)]
         is_short = len(lines[0]) + len(lines[1]) < 20_000
@@ -241,7 +241,7 @@ class PageViews:
         return self._reader.decision(run_id, whole_number(seq))
 
     def artifact(self, sha256: str) -> PageContent:
-        """Return where an artifact came from, and what took it."""
+        """Return the records that made an artifact, and those that used it."""
         uses = self._reader.index.artifact(sha256)
         if not uses:
             raise RequestError(f"no record names an artifact {sha256[:64]}")
@@ -254,7 +254,7 @@ class PageViews:
     # --- the config in force -----------------------------------------------------------------------------------------
 
     def matrix(self) -> PageContent:
-        """Role × bundle: what may be seen, what was seen, what was called."""
+        """Return the matrix role × bundle: permitted, shown, called."""
         catalog, problems = self._reader.in_force()
         seen = {
             tuple(row.name.split("\n", 1)): row for row in self._reader.index.stats(RunQuery()).tables["role × bundle"]
@@ -314,7 +314,7 @@ class PageViews:
         return self._page("bundle.html", bundle.id, "/catalog", json_, bundle=bundle, cards=cards, routes=routes)
 
     def server(self, name: str) -> PageContent:
-        """Return one server: what was reviewed of it, and what its bundles take."""
+        """Return one server: its reviewed definitions, and the tools that bundles use."""
         catalog, _ = self._reader.in_force()
         server = catalog.servers.get(name) if catalog is not None else None
         if catalog is None or server is None:
@@ -333,7 +333,7 @@ class PageViews:
 
 
 def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
-    """Return a timeline as its page shows it: steps with their calls beneath, sub-runs where they began."""
+    """Return a timeline as rows of its page: steps with their calls, and sub-runs where they began."""
     steps: list[dict[str, Any]] = []
     at: dict[int, dict[str, Any]] = {}
     rows: list[tuple[str, int, str, Any]] = [(row["time"] or "", row["seq"], "step", row) for row in part.decisions]
@@ -355,7 +355,7 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
 
 
 def _last_step(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the step that is open; where a part begins in its middle, a nameless one."""
+    """Return the open step; a nameless one if the page begins in the middle of a step."""
     if not steps:
         steps.append({"kind": "rest", "row": None, "bundles": (), "below": []})
     return steps[-1]
@@ -385,6 +385,6 @@ def _outcome_of(name: str, found: DecisionDetail) -> tuple[str, str]:
 
 
 def _comparable(found: DecisionDetail) -> dict[str, Any]:
-    """Return a record without what differs between any two."""
+    """Return a record without the fields that always differ."""
     names = ("seq", "time", "decision_id", "monotonic_ns", "prev", "hash", "run_id", "elapsed_us", "input_digest")
     return {name: value for name, value in found.line.items() if name not in names}
