@@ -103,6 +103,17 @@ AREAS: Final = {
         ("tests/cards/test_admission.py", "tests/cards/test_pins.py", "tests/cards/test_exposed_names.py",
          "tests/mcp/test_json_schema.py"),
     ),
+    "fold": Area(
+        ("core/records/fold.py",),
+        ("tests/core/test_fold.py",),
+    ),
+    "log": Area(
+        ("adapters/run_log/log.py",),
+        ("tests/runlog/test_log.py", "tests/runlog/test_store_contract.py", "tests/runlog/test_failing_calls.py",
+         "tests/runlog/test_open_runs.py", "tests/runlog/test_torn_ends.py",
+         "--deselect=tests/runlog/test_open_runs.py::test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do",
+         "--deselect=tests/runlog/test_open_runs.py::test_show_names_the_workspace_that_the_header_states"),
+    ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
     "reuse": Area(
         ("core/tools/reusable_results.py", "engine/reuse.py"),

@@ -98,7 +98,7 @@ class OpenRun:
         appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
-            self.fold.take(record, appended.seq, spent if not appended.news else None)
+            self.fold.take(record, appended.seq)
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:

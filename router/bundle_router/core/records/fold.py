@@ -57,8 +57,8 @@ class KeyedCall:
 class _Branch:
     """One branch of a run. `decided` is made from `line` on demand; `calls` are not in `activation` yet."""
 
+    line: DecisionLine
     recent: deque[RecentStep]
-    line: DecisionLine | None = None
     decided: DecisionRecord | None = None
     activation: Activation | None = None
     calls: list[CallEffect] = field(default_factory=list)
@@ -92,15 +92,13 @@ class RunFold:
         for line in lines:
             any_came = True
             if line.get("type") == DecisionRecord.type:
-                made = DecisionLine.from_json(line)
-                self._take_decision(made).line = made
+                self._take_decision(DecisionLine.from_json(line))
             elif (record := read_record(line)) is not None:
                 self.take(record, line["seq"])
         return any_came
 
-    def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
-        """Take in the record that follows, written at `seq`. `spent` is the result of `spent_after` for it, where no
-        record came in between."""
+    def take(self, record: Record, seq: int) -> None:
+        """Take in the record that follows, written at `seq`."""
         match record:
             case DecisionRecord():
                 branch = self._take_decision(DecisionLine.of(record))
@@ -108,10 +106,10 @@ class RunFold:
             case CallStarted():
                 self._take_start(record, seq)
             case CallFinished():
-                self._take_end(record, seq, spent)
+                self._take_end(record, seq)
             case RequestPassed():
                 if _is_counted(record):
-                    self._count(record, began=True, spent=spent)
+                    self._count(record, began=True)
             case SubRunOpened():
                 self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
 
@@ -121,7 +119,7 @@ class RunFold:
         before = self._branches.get(name)
         steps = before.recent if before is not None else deque[RecentStep](maxlen=self._recent_steps)
         steps.append(made.recent)
-        self._branches[name] = branch = _Branch(steps)
+        self._branches[name] = branch = _Branch(made, steps)
         self._newest = name
         self._addresses[made.decision_id] = made.address
         self.principals |= {made.principal}
@@ -139,7 +137,7 @@ class RunFold:
             )
             self._key_of_call[record.call_id] = record.key
 
-    def _take_end(self, record: CallFinished, seq: int, spent: Totals | None) -> None:
+    def _take_end(self, record: CallFinished, seq: int) -> None:
         began = record.call_id in self._open_calls
         self._open_calls.discard(record.call_id)
         if record.joined:
@@ -148,7 +146,7 @@ class RunFold:
         if key is not None:
             self._calls[key] = replace(self._calls[key], finished=seq, outcome=record.outcome)
         if _is_counted(record):
-            self._count(record, began=not began, spent=spent)
+            self._count(record, began=not began)
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
         """Keep a call's effect on its branch's activation, which is computed on demand."""
@@ -165,13 +163,13 @@ class RunFold:
             self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
         self.run_spent = budgets.count_start(self.run_spent)
 
-    def _count(self, record: CallFinished | RequestPassed, *, began: bool, spent: Totals | None = None) -> None:
+    def _count(self, record: CallFinished | RequestPassed, *, began: bool) -> None:
         """Count the end of a call; `began`: count its start too, which has no record."""
         if began:
             self._count_begin(record.decision_id)
         address = self._addresses.get(record.decision_id)
         if address is not None:
-            self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
+            self._spent[address] = _add_end(self._spent.get(address, _NOTHING), record)
         self.run_spent = budgets.add_call(self.run_spent, record.original_bytes, record.elapsed_ms)
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:
@@ -205,7 +203,7 @@ class RunFold:
         at = self._branches.get(branch)
         if at is None:
             return None
-        if at.decided is None and at.line is not None:
+        if at.decided is None:
             at.decided = at.line.record()
         return at.decided
 
@@ -215,7 +213,7 @@ class RunFold:
         if at is None:
             return Activation()
         if at.activation is None:
-            at.activation = at.line.activation() if at.line is not None else Activation()
+            at.activation = at.line.activation()
         if at.calls:
             at.activation = sticky_set.resume_activation(at.activation, at.calls)
             at.calls.clear()
