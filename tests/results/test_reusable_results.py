@@ -115,6 +115,9 @@ def test_what_is_too_large_or_seems_to_have_failed_is_not_kept() -> None:
     most = ShapedResult("x" * (MAX_ENTRY_BYTES - 3), (Blob(b"abc", "0" * 64, "media", MediaFacts("image/gif")),))
     assert may_keep(most, "r.1", 9) == KeptResult(most, "r.1", 9)
     assert may_keep(replace(most, text=most.text + "x"), "r.1", 9) is None
+    wide = ShapedResult("x" * (MAX_ENTRY_BYTES // 4 - 1) + "\U0001f600")
+    assert may_keep(wide, "r.1", 9) == KeptResult(wide, "r.1", 9)
+    assert may_keep(replace(wide, text=wide.text + "x"), "r.1", 9) is None, "Python keeps four bytes a character then"
     assert may_keep(ShapedResult("no", flags=("looks_like_error",)), "r.1", 9) is None
 
 

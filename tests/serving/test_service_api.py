@@ -8,8 +8,9 @@ import socket
 import threading
 from typing import Any
 
+import bundle_router_client as client
 import pytest
-from bundle_router import Decision, Result, Toolset
+from bundle_router import Decision, Result, Step, Toolset
 from bundle_router.core.models import Media
 from bundle_router.errors import UnknownRun
 from bundle_router.tool import ToolContext, ToolOutput
@@ -175,6 +176,33 @@ def test_the_end_of_a_run_that_never_began_is_refused_and_one_that_was_ended_sta
         assert ended == [True, False]
         with pytest.raises(UnknownRun, match="ghost"):
             await router.close_run("ghost")
+
+    site.serve_all(work)
+
+
+@pytest.mark.parametrize("way", ["library", "client"])
+def test_the_end_of_a_run_that_its_step_did_not_begin_hides_not_why(site: Any, way: str) -> None:
+    def close_on_a_thread(router: Any) -> Any:
+        try:
+            raise LookupError("why")
+        except LookupError:
+            return router.close_run_sync("ghost")
+
+    async def route_and_close(router: Any, step: Any) -> None:
+        try:
+            await router.route(step)
+        finally:
+            assert not (await router.close_run("ghost")).ended
+
+    async def work(library: Any, endpoint: Any) -> None:
+        async with client.Router.connect(endpoint.base, token=endpoint.key) as remote:
+            router, new = (library, Step) if way == "library" else (remote, client.Step)
+            step = new(run_id="ghost", workflow="w", role="r", step="s", parent_run_id="absent")
+            with pytest.raises(Exception, match="absent"):  # each has an error of its own
+                await route_and_close(router, step)
+            assert not (await asyncio.to_thread(close_on_a_thread, router)).ended
+            with pytest.raises(Exception, match="ghost"):
+                await asyncio.to_thread(router.close_run_sync, "ghost")
 
     site.serve_all(work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from bundle_router.engine.engine import Engine, EngineVersions
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
-from bundle_router.errors import RequestError, WrongContext, expect
+from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -364,16 +365,29 @@ class Router:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str) -> RunEnd:
-        """End the run: close its sessions here and write its end. If other processes have the run open, the last of
-        them writes its end, and the result names them. Another `route` continues the run. Raises UnknownRun for a
-        run that no step began."""
-        return await self._on_loop.of(run_id).end_run(run_id)
+        """End the run: close what was opened for it here, and write its end, unless other processes have it open; the
+        last of them writes it then, and the return value names them. Another `route` may continue the run.
+
+        Raises UnknownRun for a run that no step began, since the run that was meant stays open; but not in a `finally`
+        or `except`, where it would hide the error for which there is no run."""
+        handled = sys.exception()
+        try:
+            return await self._on_loop.of(run_id).end_run(run_id)
+        except UnknownRun:
+            if handled is None:
+                raise
+            return RunEnd(ended=False)
 
     def close_run_sync(self, run_id: str) -> RunEnd:
-        """Do as `close_run` does, for engines without an event loop."""
+        """As `close_run`, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
-        engine = self._engines.of(run_id)
-        return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
+        engine, handled = self._engines.of(run_id), sys.exception()
+        try:
+            return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
+        except UnknownRun:
+            if handled is None:
+                raise
+            return RunEnd(ended=False)
 
     async def close(self) -> None:
         """End every run and release everything. The router can't be used afterwards."""

@@ -7,6 +7,7 @@ the calling thread.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class _Question(Generic[T]):
     body: Mapping[str, Any] | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    not_there: T | None = None
+    """The answer where there is no such run; None: that is an error."""
 
     @property
     def sent(self) -> dict[str, Any]:
@@ -45,6 +48,8 @@ class _Question(Generic[T]):
         """Return what the answer says. Raises the error that it is."""
         if answer.is_success or answer.status_code == 304:
             return self.read(answer)
+        if answer.status_code == 404 and self.not_there is not None:
+            return self.not_there
         try:
             problem = answer.json()
         except ValueError:
@@ -113,8 +118,10 @@ def _result(answer: httpx.Response) -> Result:
 
 
 def _close(run_id: str) -> _Question[RunEnd]:
-    """End the run."""
-    return _Question("POST", f"{_run(run_id)}/close", lambda answer: RunEnd.model_validate_json(answer.content))
+    """End the run. Raises UnknownRun for one that no step began; not in a `finally` or `except`, as the library."""
+    not_there = RunEnd(ended=False) if sys.exception() is not None else None
+    read = RunEnd.model_validate_json
+    return _Question("POST", f"{_run(run_id)}/close", lambda answer: read(answer.content), not_there=not_there)
 
 
 def _sha256(uri: str) -> str:

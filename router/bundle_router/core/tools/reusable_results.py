@@ -53,7 +53,9 @@ class KeptResult:
 
     @property
     def bytes(self) -> int:
-        return len(self.shaped.text) + sum(len(blob.data) for blob in self.shaped.blobs)
+        """The memory that it takes at most: four bytes a character, where one of them is no ASCII."""
+        text = self.shaped.text
+        return len(text) * (1 if text.isascii() else 4) + sum(len(blob.data) for blob in self.shaped.blobs)
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:
