@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.processes import HOMES
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.tool_servers import Scope
+from bundle_router.tools.private_folders import private_folder
 
 from tests.mcp.own_processes import own_processes
 
@@ -75,6 +79,43 @@ def test_a_server_gets_its_own_environment_and_a_home_that_goes_with_it(bench: A
     assert seen.pop("CWD") == str(bench.workspace)
     assert set(seen) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG"}
     assert not Path(seen["HOME"]).exists()
+
+
+def test_homes_of_servers_whose_router_was_killed_go_when_another_is_started(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, in_use, young = (tmp_path / f"{HOMES}{name}" for name in ("left", "in-use", "young"))
+    for folder in (left, in_use, young):
+        (folder / "cache").mkdir(parents=True)
+    for folder in (left, in_use):
+        os.utime(folder, (0, 0))
+    lock = os.open(in_use, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        async def main(sessions: McpSessions) -> list[bool]:
+            home = Path(json.loads(bench.said(await bench.call(sessions, "env")))["HOME"])
+            return [folder.exists() for folder in (left, in_use, young, home)]
+
+        assert bench.run(main, bench.stdio()) == [False, True, True, True]
+        assert sorted(folder.name for folder in tmp_path.glob(f"{HOMES}*")) == [in_use.name, young.name]
+    finally:
+        os.close(lock)
+
+
+def test_a_process_forked_from_a_router_leaves_homes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ExitStack() as held:
+        home = held.enter_context(private_folder(HOMES))
+        if (child := os.fork()) == 0:
+            try:
+                held.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert Path(home).is_dir()
+    assert not Path(home).exists()
 
 
 @pytest.mark.usefixtures("many_descriptors")

@@ -22,14 +22,15 @@ _ABANDONED_S: Final = 600.0
 def private_folder(prefix: str) -> Iterator[str]:
     """Give a fresh folder (mode 0700) by its real path, and delete it afterwards. Raises OSError."""
     _delete_abandoned(Path(tempfile.gettempdir()), prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix)).resolve(), os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a file system without locks: there nothing is taken for abandoned either
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield str(folder)
     finally:
-        _delete(folder)
+        if os.getpid() == owner:  # a forked process that ends has this generator, too
+            _delete(folder)
         os.close(lock)
 
 

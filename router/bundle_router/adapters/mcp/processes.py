@@ -5,6 +5,7 @@ Rules:
    Nothing else of the router's environment is passed. Arguments are a list; no shell interprets them.
 2. A server and all its descendants that keep their environment carry a mark that names the router's process.
    `leftovers` finds marked processes whose router is gone. It only reports them, because a pid may have been reused.
+3. A server's home goes with it. One left by a router killed together with its supervisor goes at the next start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -25,8 +25,10 @@ from typing import BinaryIO, Final
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
 from bundle_router.dataclass import dataclass
+from bundle_router.tools.private_folders import private_folder
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
+HOMES: Final = "bundle-router-home-"
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUPERVISION: Final = str(Path(__file__).resolve().with_name("supervision.py"))
 _IMPORT_ROOT: Final = str(Path(__file__).resolve().parents[3])
@@ -63,7 +65,7 @@ class Leftover:
 class Process:
     """One started server. `exited` is set when it has ended, even if another process still holds its pipes."""
 
-    def __init__(self, control: socket.socket, home: str) -> None:
+    def __init__(self, control: socket.socket) -> None:
         self.stdin: asyncio.StreamWriter
         self.stdout: asyncio.StreamReader
         self.stderr: asyncio.StreamReader
@@ -73,7 +75,8 @@ class Process:
         self.status: int | None = None
         self.failed = ""
         self._control = control
-        self._home = home
+        self.home = contextlib.ExitStack()
+        """Deletes the server's home."""
         self._reading: list[asyncio.ReadTransport] = []
         self._hearing = asyncio.get_running_loop().create_task(self._read_supervisor())
 
@@ -130,7 +133,7 @@ class Process:
             return False
         finally:
             self.abandon()
-            await asyncio.to_thread(shutil.rmtree, self._home, ignore_errors=True)
+            await asyncio.to_thread(self.home.close)
 
     def abandon(self) -> None:
         """Close our ends of the sockets, which tells the supervisor to end the server."""
@@ -154,13 +157,14 @@ class ProcessSupervisor:
         if os.name != "posix":
             raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
         program = _program(command)
-        home = ""
-        try:
-            home = await asyncio.to_thread(tempfile.mkdtemp, prefix="bundle-router-home-")
-            return await self._handed_over(program, command, home)
-        except (OSError, RuntimeError) as error:
-            shutil.rmtree(home, ignore_errors=True)
-            raise _not_started(error) from error
+        with contextlib.ExitStack() as home:
+            try:
+                folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
+                process = await self._handed_over(program, command, folder)
+            except (OSError, RuntimeError) as error:
+                raise _not_started(error) from error
+            process.home = home.pop_all()
+            return process
 
     async def _handed_over(self, program: str, command: ServerCommand, home: str) -> Process:
         plan = {
@@ -178,7 +182,7 @@ class ProcessSupervisor:
                 stdout, their_stdout = _pipe(ours, theirs)
                 stderr, their_stderr = _pipe(ours, theirs)
                 await self._send([their_control.fileno(), their_stdin.fileno(), their_stdout, their_stderr])
-            process = Process(control, home)
+            process = Process(control)
             ours.callback(process.abandon)
             await process.connect(stdin, stdout, stderr)
             with contextlib.suppress(OSError):  # if the supervisor is gone, `exited` is set anyway
