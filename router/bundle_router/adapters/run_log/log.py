@@ -52,6 +52,7 @@ from bundle_router.core.records.chain import (
     BadLine,
     File,
     Head,
+    Link,
     Record,
     RepairedTail,
     Writer,
@@ -73,7 +74,7 @@ from bundle_router.ports import ArtifactStore, Clock, Redactor
 _BLOCK: Final = 1024 * 1024
 _STRIDE: Final = 64
 """Records between two remembered offsets."""
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_READ: Final = os.O_NOFOLLOW | os.O_NONBLOCK  # nothing waits on what another put in a file's place
 
 
 class FileReplaced(OSError):
@@ -140,21 +141,22 @@ class RunChain:
         return False
 
     @contextmanager
-    def translate_errors(self, dir_fd: int) -> Iterator[None]:
-        """Turn errors of reading into the errors of the run (CorruptRun, StorageError)."""
-        try:
-            with translate_errors("read", self._folder.path):
-                yield
-        except BadLine as error:
-            raise self.corrupt(dir_fd, str(error)) from error
-        except StorageError as error:
-            if isinstance(error.__cause__, FileReplaced):
-                advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
-                message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
-                raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
-            if error.kind == "deleted":  # runs are created with all their files, so one is missing
-                raise self._folder.refuse(error) from None
-            raise
+    def reading(self) -> Iterator[int]:
+        """Open the run's folder. Turn errors of reading it into the errors of the run (CorruptRun, StorageError)."""
+        with translate_errors("read", self._folder.path), self._folder.opened() as folder:
+            try:
+                with translate_errors("read", self._folder.path):
+                    yield folder
+            except BadLine as error:
+                raise self.corrupt(folder, str(error)) from error
+            except StorageError as error:
+                if isinstance(error.__cause__, FileReplaced):
+                    advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
+                    message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
+                    raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
+                if error.kind == "deleted":  # runs are created with all their files, so one is missing
+                    raise self._folder.refuse(error) from None
+                raise
 
     def grown_sizes(self, dir_fd: int) -> dict[str, int]:
         """Return the sizes of the files that have grown since they were read. Raises OSError, FileReplaced."""
@@ -185,7 +187,7 @@ class RunChain:
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
         """Return whether one of the files, of these sizes, holds a whole line that was not read yet."""
         for segment in (one for one in self.segments if one.name in sizes):
-            fd = self._storage.open(segment.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+            fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
             try:
                 if b"\n" in self._storage.pread(fd, sizes[segment.name] - segment.size, segment.size):
                     return True
@@ -194,38 +196,29 @@ class RunChain:
         return False
 
     def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the new records in the order of the chain, as far as it is unbroken. Raises BadLine, OSError."""
+        """Yield the records that follow, as far as the files hold them without a gap. Raises BadLine, OSError."""
+        waiting: dict[int, tuple[Segment, Iterator[bytes], bytes, Link]] = {}
+
+        def wait(segment: Segment, lines: Iterator[bytes]) -> None:
+            if (line := next(lines, None)) is not None:
+                found = link(line)
+                waiting[found.seq] = segment, lines, line, found
+
         with ExitStack() as opened:
-            waiting: list[tuple[Segment, Iterator[bytes], bytes]] = []
             for segment in self.segments:
                 if segment.name in sizes:
                     fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
                     opened.callback(self._storage.close, fd)
-                    lines = self._lines(fd, segment.size, sizes[segment.name])
-                    if (line := next(lines, None)) is not None:
-                        waiting.append((segment, lines, line))
-            while (at := self._next_segment(waiting)) is not None:
-                segment, lines, line = waiting[at]
-                yield self._take_line(segment, line)
-                following = next(lines, None)
-                if following is None:
-                    del waiting[at]
-                else:
-                    waiting[at] = (segment, lines, following)
-
-    def _next_segment(self, waiting: list[tuple[Segment, Iterator[bytes], bytes]]) -> int | None:
-        """Return the index of the file that holds the next record of the chain, or None."""
-        return next((at for at, (_, _, line) in enumerate(waiting) if link(line).seq == self.next_seq), None)
-
-    def _take_line(self, segment: Segment, line: bytes) -> dict[str, Any]:
-        found = link(line)
-        if found.prev != self.head:
-            raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
-        record = parse(line)
-        segment.grow(found.seq, len(line))
-        self.next_seq = found.seq + 1
-        self.head = found.hash
-        return record
+                    wait(segment, self._lines(fd, segment.size, sizes[segment.name]))
+            while self.next_seq in waiting:
+                segment, lines, line, found = waiting.pop(self.next_seq)
+                if found.prev != self.head:
+                    raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
+                record = parse(line)
+                segment.grow(found.seq, len(line))
+                self.next_seq, self.head = found.seq + 1, found.hash
+                yield record
+                wait(segment, lines)
 
     def _lines(self, fd: int, start: int, end: int) -> Iterator[bytes]:
         def read(offset: int, length: int) -> bytes:
@@ -267,11 +260,8 @@ class RunChain:
             fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
             try:
                 for line in self._lines(fd, *found):
-                    at = link(line).seq
-                    if at >= seq:
-                        if at == seq:
-                            return parse(line)
-                        break
+                    if link(line).seq == seq:
+                        return parse(line)
             finally:
                 self._storage.close(fd)
         return None
@@ -287,7 +277,7 @@ class RunChain:
         )
 
     def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
-        fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+        fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
         try:
             saved = self._save_beside(dir_fd, fd, segment, size, durable=durable)
             self._storage.ftruncate(fd, segment.size)
@@ -321,7 +311,7 @@ class RunChain:
             start = max(0, segment.size - _BLOCK)
             if segment.size == start:
                 continue
-            fd = self._storage.open(segment.name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=dir_fd)
+            fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
             try:  # opened without O_APPEND: the bytes are written over themselves
                 data = self._storage.pread(fd, segment.size - start, start)
                 while data:
@@ -488,16 +478,14 @@ class DiskRunLog:
         self._folder.check_usable()
         if self._read_once and not self._chain.has_grown():
             return
-        with translate_errors("read", self.path), self._folder.opened() as folder:
+        with self._chain.reading() as folder:
             stalls = 0
             while True:
                 before = self.next_seq
-                with self._chain.translate_errors(folder):
-                    yield from self._chain.take(folder, self._chain.grown_sizes(folder))
-                    left = self._chain.grown_sizes(folder)
+                yield from self._chain.take(folder, self._chain.grown_sizes(folder))
                 if self.next_seq > before and self._read_once:
                     break  # records that arrive meanwhile are for the next call
-                if not self._chain.holds_a_line(folder, left):
+                if not self._chain.holds_a_line(folder, self._chain.grown_sizes(folder)):
                     break
                 stalls = stalls + 1 if self.next_seq == before else 0
                 if stalls == 3:  # a record's predecessor is missing, after several reads
@@ -520,7 +508,7 @@ class DiskRunLog:
 
     def record(self, seq: int) -> Record:
         """Read again one record that was read or written before. Raises KeyError."""
-        with translate_errors("read", self.path), self._folder.opened() as folder, self._chain.translate_errors(folder):
+        with self._chain.reading() as folder:
             found = self._chain.record(folder, seq)
         if found is None:
             raise KeyError(seq)
@@ -568,8 +556,7 @@ class DiskRunLog:
     def _append_locked(self, file: File, text: str, only_at: int | None, *, was_closed: bool) -> Appended:
         news: tuple[Record, ...] = ()
         if not self._read_once or self._chain.has_grown():
-            with self._folder.opened() as folder:
-                news = self._take_in(folder)
+            news = self._take_in()
         if only_at is not None and (news or only_at != self.next_seq):
             return Appended(news, None)
         if was_closed or self._uncommitted:
@@ -586,31 +573,24 @@ class DiskRunLog:
     def _prepare(self, folder: int, *, was_closed: bool) -> None:
         """Prepare the first append to a closed run, or to records that power loss could have taken."""
         if was_closed:
-            self._reopen(folder)
+            self._put_header(folder, self._header_now(folder).reopen())
+            self._folder.mark(b"")
         if self._uncommitted:
             with translate_errors("read", self.path):
                 self._chain.write_again(folder)
             self._uncommitted, self._commits.reached = False, self.next_seq
 
-    def _take_in(self, folder: int) -> tuple[Record, ...]:
+    def _take_in(self) -> tuple[Record, ...]:
         """Return the records of other processes, and cut off a torn end. The caller holds the lock, so nobody is
         writing."""
-        try:
-            if not self._chain.grown_sizes(folder):
-                return ()
-        except OSError:
-            pass  # read again below, which reports the reason
-        with self._chain.translate_errors(folder):
-            sizes = self._chain.grown_sizes(folder)
-            news = tuple(self._chain.take(folder, sizes))
-            left = self._chain.grown_sizes(folder)
-        if left:
-            with translate_errors("read", self.path):
+        with self._chain.reading() as folder:
+            news = tuple(self._chain.take(folder, self._chain.grown_sizes(folder)))
+            if left := self._chain.grown_sizes(folder):
                 if self._chain.holds_a_line(folder, left):
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
                 healed = self._chain.heal(folder, durable=self._setting.durable)
-            self.healed += healed
-            self._put_header(folder, self._header_now(folder).with_healed(healed))
+                self.healed += healed
+                self._put_header(folder, self._header_now(folder).with_healed(healed))
         return news
 
     def put_catalog(self, revision: str, text: str) -> None:
@@ -641,7 +621,7 @@ class DiskRunLog:
         segment = self._segments["routing"]
         with self._folder.opened() as folder, translate_errors("open the files of", self.path):
             self._folder.open_lock(folder)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
             fd = self._storage.open(PRESENCE, flags, dir_fd=folder)
             try:
                 if not try_lock(self._storage, fd, fcntl.LOCK_SH, until_s):
@@ -674,11 +654,6 @@ class DiskRunLog:
     def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)
         self._header = header
-
-    def _reopen(self, folder: int) -> None:
-        """Remove the run's end from `run.json`, because records follow."""
-        self._put_header(folder, self._header_now(folder).reopen())
-        self._folder.mark(b"")
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -729,7 +704,7 @@ class DiskRunLog:
 
     def _write_end(self) -> None:
         with self._folder.locked(time.monotonic() + WAIT_S) as folder:
-            self._take_in(folder)
+            self._take_in()
             if self._setting.durable:
                 self.sync()
             end = Head(self.next_seq, self.head)
