@@ -1,4 +1,4 @@
-"""What the client raises: the library's errors, by the code of the service's problem (RFC 9457)."""
+"""The client's errors: the library's, by the code of the service's problem (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 
 class RouterError(Exception):
-    """Base of all. `code` is the problem's closed code, `status` the HTTP status (0: there was no answer), `advice`
-    what can be done, `retry_after_s` when to try again (None: that was not said)."""
+    """Base of all errors. `code` is the problem's closed code, `status` the HTTP status (0: no answer), `advice` what
+    can be done, `retry_after_s` when to try again (None: unknown)."""
 
     def __init__(
         self, message: str, *, advice: str = "", code: str = "", status: int = 0, retry_after_s: float | None = None
@@ -30,7 +30,7 @@ class InvalidStep(RequestError, ValueError):
 
 
 class UnknownRun(RequestError):
-    """The service knows no run of that id, or it is another principal's."""
+    """The service has no run of that id, or another principal's."""
 
 
 class UnknownArtifact(RequestError):
@@ -42,7 +42,7 @@ class KeyConflict(RequestError):
 
 
 class RunBusy(RouterError):
-    """Others held the run's records, or the service has too much to do. Trying again is safe."""
+    """Other processes held the run's records, or the service is overloaded. Trying again is safe."""
 
 
 class StorageError(RouterError):
@@ -71,7 +71,7 @@ _BY_CODE: Final[Mapping[str, type[RouterError]]] = {
 
 
 def error_of(status: int, problem: Mapping[str, Any], retry_after: str | None) -> RouterError:
-    """Return the error for an answer that is no success. What is not known counts by its status."""
+    """Return the error for an answer that is no success. An unknown code counts by its status."""
     code = str(problem.get("code", ""))
     kind = _BY_CODE.get(code, RequestError if 400 <= status < 500 else RouterError)
     message = str(problem.get("detail") or f"the service answered {status}").removesuffix(".")

@@ -1,6 +1,6 @@
-"""`Router`: the library's methods, asked of a service.
+"""`Router`: the library's methods, as requests to a service.
 
-What each asks and how its answer is read is written once (`_Question`); one driver asks on an event loop, the other on
+Each request, and how its answer is read, is written once (`_Question`); one driver asks on an event loop, the other on
 the calling thread.
 """
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 610.0
-"""Longer than a service takes for one request (`[service] request_s`), so that it is the service that gives up."""
+"""Longer than a service takes for one request (`[service] request_s`), so that the service times out first."""
 
 
 @dataclass(frozen=True)
 class _Question(Generic[T]):
-    """One request, and what reads its answer."""
+    """One request, and the function that reads its answer."""
 
     method: str
     path: str
@@ -41,11 +41,11 @@ class _Question(Generic[T]):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """What httpx is given of it, besides method and path."""
+        """Return the arguments for httpx, besides method and path."""
         return {"json": self.body, "params": self.query, "headers": self.headers}
 
     def answered(self, answer: httpx.Response) -> T:
-        """Return what the answer says. Raises the error that it is."""
+        """Return the answer's value, or raise its error."""
         if answer.is_success or answer.status_code == 304:
             return self.read(answer)
         if answer.status_code == 404 and self.not_there is not None:
@@ -85,8 +85,8 @@ def _tools(
     decision: str | None = None,
     if_changed: str | None = None,
 ) -> _Question[Toolset | None]:
-    """Return what a decision of the run shows. `if_changed` is the `digest` of the list the agent has: None while it is
-    the same."""
+    """Return the tools that a decision of the run shows. `if_changed` is the `digest` of the agent's list: None while
+    the list is the same."""
     query = {"format": format, **({"native": "true"} if native else {}), **_named(decision)}
     headers = {"if-none-match": f'"{if_changed}"'} if if_changed is not None else {}
 
@@ -99,7 +99,7 @@ def _tools(
 def _call(
     run_id: str, name: str, arguments: Mapping[str, Any] | str, *, decision: str | None = None, key: str = ""
 ) -> _Question[Result]:
-    """Call a tool. `key` makes it happen once. What the agent can see fail is a `Result`."""
+    """Call a tool. `key` makes the call happen once. A failure that the agent may see is a `Result`."""
     given = arguments if isinstance(arguments, str) else dict(arguments)
     if not (key.isascii() and key.isprintable()) or '"' in key:
         raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
@@ -109,7 +109,7 @@ def _call(
 
 
 def _missed(run_id: str, name: str, *, decision: str | None = None) -> _Question[Result]:
-    """Record a name that a framework refused itself."""
+    """Record a name that a framework refused."""
     return _Question("POST", f"{_run(run_id)}/missed", _result, {"name": name, **_named(decision)})
 
 
@@ -174,8 +174,8 @@ def _as_method(question: Callable[..., Any], ask: F) -> F:
 
 
 class Router:
-    """A service, as the library's `Router` is one in the process. Use it as a context, `async with` or `with`; from
-    many tasks, or threads, at once."""
+    """A service, with the methods of the library's `Router`. Use it as a context, `async with` or `with`; from many
+    tasks or threads at once."""
 
     def __init__(self, asynchronous: httpx.AsyncClient, synchronous: httpx.Client) -> None:
         self._asynchronous = asynchronous
@@ -183,8 +183,8 @@ class Router:
 
     @classmethod
     def connect(cls, url: str, *, token: str, timeout_s: float = TIMEOUT_S, verify: Any = True) -> Router:
-        """Get ready to ask the service at this URL; contacts nobody yet. `token` is its bearer token; `verify` is as
-        httpx has it (an `ssl.SSLContext` for a certificate authority of your own)."""
+        """Prepare to ask the service at this URL; contacts nobody yet. `token` is its bearer token; `verify` is httpx's
+        (an `ssl.SSLContext` for a certificate authority of your own)."""
         how: dict[str, Any] = {
             "base_url": url.rstrip("/"),
             "headers": {"authorization": f"Bearer {token}"},
@@ -213,12 +213,12 @@ class Router:
     # --- its end ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go of every connection. Runs stay as they are."""
+        """Close every connection. Runs stay as they are."""
         self._synchronous.close()
         await self._asynchronous.aclose()
 
     def close_sync(self) -> None:
-        """As `close`, for what was asked on threads."""
+        """Do as `close` does, for connections of threads."""
         self._synchronous.close()
 
     async def __aenter__(self) -> Router:

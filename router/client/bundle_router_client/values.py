@@ -1,5 +1,5 @@
-"""What is sent and what comes back: the library's values. A field that this version does not know is left out of what
-comes back, and a word it does not know is taken as it is, so that a newer service can be asked."""
+"""The values of requests and answers: the library's. An answer's unknown fields are ignored and its unknown words are
+accepted, so that a newer service can be asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bundle_router_client.errors import InvalidStep
 
 
 class Sent(BaseModel):
-    """Base of what is sent: immutable, and a key that is misspelt is refused."""
+    """Base of requests: immutable, and misspelt keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -31,7 +31,7 @@ class Sent(BaseModel):
 
 
 class Received(BaseModel):
-    """Base of what comes back."""
+    """Base of answers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -41,7 +41,7 @@ class Received(BaseModel):
 
 
 class StepPolicy(Sent):
-    """What one step may have at most; it only narrows what the service's policy permits."""
+    """The most that one step may have; it only narrows what the service's policy permits."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Step(Sent):
     fixed_list: StrictBool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return this as JSON values, without what is left as it would be anyway: an older service may not know it."""
+        """Return this as JSON values, without fields at their default, which an older service may not know."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -132,7 +132,7 @@ class Candidate(Received):
 
 
 class ModelUse(Received):
-    """What one question to a model cost and gave."""
+    """The cost and the answer of one question to a model."""
 
     name: str
     prompt_version: str = ""
@@ -148,7 +148,7 @@ class ModelUse(Received):
 
 
 class Exposure(Received):
-    """How much the step is shown, against all of the catalog."""
+    """How much the step is shown, beside the whole catalog."""
 
     tools: int
     tokens: int
@@ -157,7 +157,7 @@ class Exposure(Received):
 
 
 class Decision(Received):
-    """What a step may see, why, and why not the rest. In the service's records when you hold it."""
+    """What a step may see, why, and why not the rest. The service's records have it before you do."""
 
     bundles: tuple[Chosen, ...]
     left_out: tuple[LeftOut, ...]
@@ -185,7 +185,7 @@ class Decision(Received):
 
     @property
     def evicted_tools(self) -> tuple[str, ...]:
-        """The tools that left the array, since too many were asked for later."""
+        """The tools that left the array, because too many were asked for later."""
         return tuple(row.tool for row in self.left_out if row.code == "evicted" and row.tool is not None)
 
 
@@ -219,7 +219,7 @@ class SkillText(Received):
 
 
 class Toolset(Received):
-    """The array in the provider's form, and what the model is to be told besides."""
+    """The array in the provider's form, and the guidance for the model."""
 
     tools: tuple[dict[str, Any], ...]
     guidance: str
@@ -250,7 +250,7 @@ class Artifact(Received):
 
 
 class Result(Received):
-    """What a call came to. `text` is what the model should see, errors included."""
+    """The result of a call. `text` is for the model, errors included."""
 
     outcome: str
     text: str
@@ -279,7 +279,7 @@ class Writer(Received):
 
 
 class RunEnd(Received):
-    """What closing a run came to."""
+    """The outcome of closing a run."""
 
     ended: bool
     others: tuple[Writer, ...] = ()
