@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -84,7 +84,7 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     replay = _fit(steps, search, base)
     older, newest = split_by_age(steps)
     held = _Held(older if len(newest) >= MIN_HELD_BACK else [], newest, search, base)
-    return _with_recall(_fit_words(steps, replay, held), held)
+    return _with_recall(_propose(replay, steps, held.quality(None), held.quality), held)
 
 
 def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
@@ -94,32 +94,35 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     for step in steps:
         if (label := step.tool_label) is not None:
             base[label] = search.base_tool_scores(Request(label.text), step.permitted)
+    older, newest = (_tool_labels(part) for part in split_by_age(steps))
+    newest = newest if len(newest) >= MIN_HELD_BACK else []
+
+    def after(memory: Memory) -> Quality:
+        earlier = relearn(memory, bound_labels(older), search, base) if newest else memory
+        features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
+        return _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
+
     replay = fit_memory(_tool_labels(steps), search.analyzer, lambda label: base[label])
+    return _propose(replay, steps, _quality([(order(base[label]), label.ids) for label in newest]), after)
+
+
+def _propose(
+    replay: Fit, steps: Sequence[LabelledStep], before: Quality, measure: Callable[[Memory], Quality]
+) -> MemoryFit:
+    """Return what replay chose, where what the older runs teach in that way does not make the newest worse."""
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
-        return MemoryFit(None, why, enough, replay, Quality(), Quality())
-    older, newest = (_tool_labels(part) for part in split_by_age(steps))
-    if len(newest) < MIN_HELD_BACK:
-        return MemoryFit(replay.memory, _describe_gain(replay), True, replay, Quality(), Quality())
-    earlier = relearn(replay.memory, bound_labels(older), search, base)
-    before = _quality([(order(base[label]), label.ids) for label in newest])
-    features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
-    after = _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
+        return MemoryFit(None, why, enough, replay, before, before)
+    after = measure(replay.memory)
     if after.mean < before.mean - ROUNDING:
-        return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
-    return MemoryFit(replay.memory, _describe_gain(replay), True, replay, before, after)
+        why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
+        return MemoryFit(None, why, True, replay, before, after)
+    why = f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
+    return MemoryFit(replay.memory, why, True, replay, before, after)
 
 
 def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
     return [label for step in steps if (label := step.tool_label) is not None]
-
-
-def _describe_gain(replay: Fit) -> str:
-    return f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
-
-
-def _newest_worse(before: Quality, after: Quality) -> str:
-    return f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
 
 
 @dataclass(frozen=True)
@@ -166,18 +169,6 @@ def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
         return replace(words, recall=why)
     why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
     return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
-
-
-def _fit_words(steps: Sequence[LabelledStep], replay: Fit, held: _Held) -> MemoryFit:
-    """Return the memory of words."""
-    before = held.quality(None)
-    if replay.memory is None:
-        why, enough = _why_not(replay, steps)
-        return MemoryFit(None, why, enough, replay, before, before)
-    after = held.quality(replay.memory)
-    if after.mean < before.mean - ROUNDING:
-        return MemoryFit(None, _newest_worse(before, after), True, replay, before, after)
-    return MemoryFit(replay.memory, _describe_gain(replay), True, replay, before, after)
 
 
 def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:
