@@ -73,6 +73,27 @@ def test_what_search_is_sure_of_is_shown_as_it_is(goal: str, source: str) -> Non
     assert set(modes(decision).values()) == {None}
 
 
+def test_beside_what_search_is_sure_of_the_others_are_offered_where_the_step_has_several_wishes() -> None:
+    several = f"{SURE.capitalize()}, the page about timeouts. Then open a ticket in Paris."
+    reply, decision = settled(offering(), several)
+    assert reply.search is not None
+    assert reply.search.verdict == "enough"
+    assert (decision.source, decision.bundles[0].id, decision.bundles[0].mode) == ("search", "docs.fetch", None)
+    beside = decision.bundles[1:]
+    assert {row.id for row in beside} == {bundle.id for bundle in BUNDLES} - {"docs.fetch"}
+    assert {row.reason for row in beside} == {"shortlist"}
+    assert all(row.mode is not None and "several wishes" in row.evidence for row in beside)
+    for alone in (SURE, f"{SURE.capitalize()}, the page about timeouts."):
+        assert settled(offering(), alone)[1].bundle_ids == ["docs.fetch"], "one wish, one bundle"
+    _, without = settled(catalog(order=("search", "model", "default")), several)
+    assert without.bundle_ids == ["docs.fetch"], "no shortlist where [fallback] order has none"
+    of = offering(offer=OfferSettings(write="none"))
+    router = running(of)
+    codes = {row.id: row.code for row in router.route_sync(step(several)).left_out}
+    assert codes["issues.write"] == "not_offered"
+    assert replay(json.loads(encode(router.fakes.records("r")[-1])), of).outcome == "identical"
+
+
 def test_several_are_shown_together_where_one_is_likely_right_and_else_offered() -> None:
     _, decision = settled(offering(), EITHER)
     assert (decision.source, {row.reason for row in decision.bundles}) == ("search", {"union"})

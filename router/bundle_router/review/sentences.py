@@ -35,7 +35,7 @@ REASONS: Final[Mapping[str, str]] = {
     "model": "The router's model picked it.",
     "model_cached": "The router's model picked it for the same question before.",
     "union": "Search could not tell two bundles apart, and took both.",
-    "shortlist": "Nothing was sure; it is offered behind search.",
+    "shortlist": "Nothing is sure that it is needed; it is offered behind search.",
     "default": "It is the declared fallback.",
 }
 """Why a bundle is shown."""

@@ -120,7 +120,8 @@ def settle(
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
     beside = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
-    picks += tuple(_Need(id_, "shortlist", "search ranks it, and the model may be wrong") for id_ in beside)
+    doubt = "the model may be wrong" if answer.source == "model" else "the step has several wishes"
+    picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in beside)
     settling = _Settling(question.route, answer.source, picks, selection)
     return _build_decision(question.catalog, question.facts, question.activation, question.step, settling)
 
@@ -380,7 +381,8 @@ def _note_unpicked(bundles: StepBundles, plan: Plan, facts: Facts, selection: _S
 
 def _ranked_out(row: Candidate, selection: _Selection) -> LeftOut:
     search, answer = selection.search, selection.answer
-    if search is not None and row.id in search.withheld and (answer is None or answer.source == "shortlist"):
+    offers = answer is None or answer.source == "shortlist" or (answer.source == "search" and answer.offered)
+    if search is not None and row.id in search.withheld and offers:
         return LeftOut(row.id, "not_offered", "[search] offer keeps it out of a shortlist")
     if search is not None and search.verdict == "novel":
         return LeftOut(row.id, "below_floor", "nothing fits the step well enough")

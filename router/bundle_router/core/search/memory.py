@@ -164,13 +164,12 @@ class Memory:
             raise ValueError(f"not a memory of version {SCHEMA_FAIR} or older: {value.get('schema')!r}")
         rows = value["features"]
         fair = value["schema"] == SCHEMA_FAIR
-        recalling = value["schema"] == SCHEMA_RECALLING or (fair and "recollection" in value)
         return cls(
             {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
             {row["name"]: float(row["rarity"]) for row in rows},
             float(value["trust"]),
             int(value["labels"]),
-            Recollection.from_json(value["recollection"]) if recalling else None,
+            Recollection.from_json(value["recollection"]) if "recollection" in value else None,
             frozenset(map(str, value["seen"])) if fair else frozenset(),
             float(value["novelty"]) if fair else 0.0,
         )

@@ -55,10 +55,12 @@ NO_MEMORIES: Final = Memories()
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Bundles best first, and what the ranking rests on. An empty ranking is an answer: nothing fits."""
+    """Bundles best first, what the ranking rests on, and whether the request has `several` wishes. An empty ranking is
+    an answer: nothing fits."""
 
     scored: tuple[ScoredId, ...]
     evidence: Evidence
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class _Found:
     meaning: _MeaningScores
     whole: bool
     """Whether the request's whole text was ranked, for bundles."""
+    several: bool
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Search:
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
         scored = tuple(order(fused, k))
-        return Ranking(scored, self._evidence(request, found, fused, scored, remembered))
+        return Ranking(scored, self._evidence(request, found, fused, scored, remembered), found.several)
 
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
@@ -207,7 +210,7 @@ class Search:
             bundles = blend(meaning.bundles, best_is_one(bundles), share)
             of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
         self._add_history(bundles, request, scope)
-        return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools)
+        return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools, bool(parts))
 
     def _respell(self, terms: Terms, tools: bool = False) -> Terms:
         """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which

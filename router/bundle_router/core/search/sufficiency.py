@@ -17,7 +17,8 @@ Rules:
 6. Ambiguous is everything else. `stand_in` then names the harmless bundle to fall back to when the model fails, and
    `shortlist` the best bundles to offer behind search, whatever they can do: exposure is not execution. Also where
    nothing seems to fit: who is wrong about that leaves the step empty-handed.
-7. What `[search] offer` says of a bundle's effects bounds all of this: `none`, and search never names it.
+7. Of several wishes the bundle that is right answers one, perhaps: the shortlist stands beside what is enough for them.
+8. What `[search] offer` says of a bundle's effects bounds all of this: `none`, and search never names it.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     first, calibration = plausible[0], _in_force(settings)
     probability = round(Logistic(calibration.bias, calibration.weights)(asdict(evidence)), 6)
     threshold = _threshold(catalog, first, own=calibration is not SHIPPED)
+    beside = shortlist if ranking.several else ()
     use = replace(use, probability=probability, threshold=threshold)
     why = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
-        return Judgement(_with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,))
+        return Judgement(_with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,), None, beside)
     why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
     refused = _no_union(catalog, step, plausible, settings)
     if not refused and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold:
@@ -114,7 +116,7 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     if not refused:
         ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
         why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
-        return Judgement(_with_verdict(use, "union", why), ids)
+        return Judgement(_with_verdict(use, "union", why), ids, None, beside)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
     why += f"; not shown on a guess, since {refused}" if is_harmless(first) else ""

@@ -126,7 +126,7 @@ class SearchSelector:
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judged = judge(question.catalog, question.step, ranking)
             found = self._build_result(judged, search.index.revision, understood)
-            if found.reply.answer is not None:
+            if found.reply.answer is not None and not judged.shortlist:
                 return found
             for_model = _for_model(question, [row.id for row in ranking.scored], search.corpus.silent)
             return replace(found, shortlist=_shortlist(question, judged), for_model=for_model)

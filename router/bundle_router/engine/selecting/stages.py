@@ -10,6 +10,7 @@ Rules:
    turn after it, that is offered behind search beside the picks: one that is wrong one time in five would else leave
    more steps without what they need than no model at all.
 5. After search a model is asked about the best that search ranked and what search knows nothing of, in that order.
+6. Where search settles a step of several wishes, its shortlist (where it has a turn) stands beside that, too.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class StagedSelector:
             if stage == "search" and self.search is not None:
                 found = await self.search.find(question, recent)
                 if found.reply.answer is not None:
-                    return _in_place_of(failed, found, found.reply.answer)
+                    return self._offer_shortlist(_in_place_of(failed, found, found.reply.answer), found)
             elif stage == "model" and self.model is not None:
                 reply = await self.model.select(_narrow_question(question, found), recent)
                 if reply.answer is not None:
-                    return _with_search(self._offer_shortlist(reply, reply.answer, found), found)
+                    return _with_search(self._offer_shortlist(reply, found), found)
                 failed = reply
             elif stage == "shortlist" and self.search is not None:
                 found = found or await self.search.find(question, recent)
@@ -69,10 +70,10 @@ class StagedSelector:
             return _in_place_of(failed, found, found.stand_in)
         return _with_search(failed, found) if failed is not None else found.reply if found is not None else Reply()
 
-    def _offer_shortlist(self, reply: Reply, answer: Answer, result: SearchResult | None) -> Reply:
-        """Return the model's reply with the shortlist beside its picks (rule 4)."""
-        listed = result.shortlist.ids if result is not None and result.shortlist is not None else ()
-        if not answer.ids or "shortlist" not in self._order:
+    def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
+        """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
+        answer, listed = reply.answer, result.shortlist.ids if result is not None and result.shortlist else ()
+        if answer is None or not answer.ids or "shortlist" not in self._order:
             return reply
         return replace(reply, answer=replace(answer, offered=tuple(id_ for id_ in listed if id_ not in answer.ids)))
 
@@ -82,6 +83,8 @@ class StagedSelector:
         if self.search is None or self._order[:1] != ("search",):
             return None
         found = self.search.consider(question, ())
+        if found.reply.answer is not None:
+            return self._offer_shortlist(found.reply, found)
         offered = found.shortlist if self.model is None and "shortlist" in self._order else None
         return found.reply if offered is None else _in_place_of(None, found, offered)
 
