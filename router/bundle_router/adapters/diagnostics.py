@@ -129,7 +129,7 @@ class _Writer:
 
 
 def visible(text: str) -> str:
-    """Return the text with every non-printable character shown as `\u001b` or `\U000e0041`. Idempotent."""
+    """Return the text with every non-printable character shown as `\\u001b` or `\\U000e0041`. Idempotent."""
     if text.isprintable():
         return text
     return "".join(

@@ -64,7 +64,7 @@ class WideningRefused(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class EditableFile:
-    """One file of the folder, as text with `\n`. `digest` is of its bytes. Where the file does not exist, both are
+    """One file of the folder, as text with `\\n`. `digest` is of its bytes. Where the file does not exist, both are
     empty and the shipped file is in force."""
 
     name: str

@@ -1,7 +1,7 @@
 """The hash chain of a run: how a record becomes a line, and how lines are checked.
 
 Rules:
-1. One record is one line of ASCII JSON that ends in `\n`; it has no other line break.
+1. One record is one line of ASCII JSON that ends in `\\n`; it has no other line break.
 2. A line is `BODY` without its closing brace, then `,"hash":"sha256:<64 hex digits>"}`. The hash is of the bytes of
    `BODY`, which holds `seq` and `prev`. So a line is checked from its own bytes and never encoded again.
 3. `seq` counts 0, 1, 2 … over *all* files of a run; `prev` is the hash of record `seq - 1`, in either file. Record 0

@@ -1,1 +1,1 @@
-"""What is done with a server's tools: admitted, pinned, exposed, called, shaped. Values and rules, no effects."""
+"""Rules and values for servers' tools: admission, pins, exposure, calls, shaping of results. No effects."""

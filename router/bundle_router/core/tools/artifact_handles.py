@@ -1,14 +1,14 @@
-"""Artifact handles as arguments: where a tool's schema wants bytes or a file, `artifact:sha256:…` is an artifact's.
+"""Artifact handles as arguments: `artifact:sha256:…` is the artifact if the tool's schema wants bytes or a file there.
 
 Rules:
-1. Only a string that is nothing but a handle, at a place whose schema says that it holds
+1. Only a string that consists of a handle is replaced, at a place whose schema says that it holds
    - bytes: base64 by `contentEncoding` or `format` (`byte`, `binary`, `base64`), or a data URL by `format` (`data-url`,
      `data-uri`);
    - or the path of a file to read: by `format` (`path`, `file-path`, `file`), or by a name that ends in path, file or
-     filename (`file_path`, `inputFile`, `paths`) and does not speak of output.
-   Everywhere else a handle is text like any other.
-2. What is recorded of the call is the handle.
-3. A file's name is made of the digest and of what its bytes are; nothing that a tool or a server said is in it.
+     filename (`file_path`, `inputFile`, `paths`) and does not mention output.
+   Everywhere else a handle is ordinary text.
+2. The record of the call has the handle.
+3. A file's name consists of the digest and the type of its bytes; nothing in it comes from a tool or a server.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SUFFIXES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One handle in the arguments: where it stands, and what has to stand there."""
+    """One handle in the arguments: its place, and the form that is wanted there."""
 
     place: tuple[str | int, ...]
     sha256: str
@@ -71,7 +71,7 @@ class Handle:
 
 
 def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[Handle, ...]:
-    """Return the handles that stand for bytes or files, at most `MAX_HANDLES`."""
+    """Return the handles that represent bytes or files, at most `MAX_HANDLES`."""
     found: list[Handle] = []
     for handle in _walk(arguments, schema, schema, ()):
         found.append(handle)
@@ -81,19 +81,19 @@ def handles_in(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple
 
 
 def fill_arguments(arguments: Mapping[str, Any], texts: Mapping[tuple[str | int, ...], str]) -> dict[str, Any]:
-    """Return a copy of the arguments with other texts at these places."""
+    """Return a copy of the arguments with the texts at these places replaced."""
     copy: dict[str, Any] = _replace_handles(arguments, (), texts)
     return copy
 
 
 def encoded(data: bytes, want: Want, mime_type: str) -> str:
-    """Return the bytes as the argument that is wanted."""
+    """Return the bytes in the form that the argument wants."""
     text = base64.b64encode(data).decode("ascii")
     return text if want == "base64" else f"data:{mime_type.partition(';')[0]};base64,{text}"
 
 
 def file_name(sha256: str, mime_type: str) -> str:
-    """Return the name of a file that holds the artifact."""
+    """Return the file name for an artifact."""
     return f"artifact-{sha256[:32]}{_SUFFIXES.get(mime_type.partition(';')[0], '.bin')}"
 
 
@@ -128,7 +128,7 @@ def _property(shape: Mapping[str, Any], key: str) -> Any:
 
 
 def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the schema and its alternatives, references followed; a bounded number of them."""
+    """Yield the schema and its alternatives, references followed; a bounded number."""
     if not isinstance(schema, Mapping) or depth > 4:
         return
     reference = schema.get("$ref")
@@ -153,7 +153,7 @@ def _want(shape: Mapping[str, Any]) -> Want | None:
 
 
 def _names_a_file(place: tuple[str | int, ...]) -> bool:
-    """Return whether the argument there, by its name, is the path of a file to read."""
+    """Return whether the argument's name says that it is the path of a file to read."""
     name = next((part for part in reversed(place) if isinstance(part, str)), "")
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(words) and words[-1].removesuffix("s") in _PATH_NAMES and not _OUTPUT & {*words}

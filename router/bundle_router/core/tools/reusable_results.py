@@ -1,13 +1,13 @@
-"""Which results may be used again, under what key, for how long, and what makes them stale. Pure.
+"""Which results may be reused, under what key, for how long, and what invalidates them. Pure.
 
 Rules:
-1. Only where the operator gave a lifetime (`reuse` of a server), only of trusted servers, and only for tools that can
-   do nothing but read by what our bundles declare: what a server says of its own tools has no say.
-2. A result belongs to the exact tool, by the digest of its card, and to the exact arguments. It belongs to one
-   principal, and to one run unless the operator says `across_runs`; a local tool's also to the folder it worked in.
-3. Any call that may change something makes stale what was kept of its place, from its beginning to its end: of its
-   server, and of everything on this machine where it is on this machine (processes and local tools share files).
-4. Bounded in entries and in bytes; what was not used for longest goes first.
+1. Only if the operator set a lifetime (`reuse` of a server), only for trusted servers, and only for tools that our
+   bundles declare read-only: a server's own claims do not count.
+2. A result belongs to the exact tool, by its card's digest, and to the exact arguments. It belongs to one principal,
+   and to one run unless the operator sets `across_runs`; a local tool's also to the folder it worked in.
+3. A call that may change something invalidates the results of its place, at its beginning and at its end: those of its
+   server and, for processes and local tools, those of all of them, because they share this machine's files.
+4. Bounded in entries and in bytes; the least recently used is dropped first.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ MAX_ENTRIES: Final = 1_024
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRY_BYTES: Final = 4 * 1024 * 1024
 HERE: Final = "this machine"
-"""The place of local tools and of processes. No server can be called so."""
+"""The place of local tools and processes. No server can have this name."""
 
 _CHANGES: Final = frozenset(("write", "exec"))
 
 
 @dataclass(frozen=True, slots=True)
 class ReusableCall:
-    """A call, as far as its result depends on it. `arguments` are as they were asked for, artifact handles unfilled;
-    `where` is what a local tool works in."""
+    """The parts of a call that determine its result. `arguments` are as requested, with artifact handles; `where` is
+    the folder of a local tool."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -45,7 +45,7 @@ class ReusableCall:
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """A result that may be used again, and the id of the call that gave it."""
+    """A reusable result, and the id of the call that gave it."""
 
     shaped: ShapedResult
     call_id: str
@@ -59,8 +59,8 @@ class KeptResult:
 
 
 def may_repeat(catalog: Catalog, tool: str) -> bool:
-    """Return whether making a call again does no harm: by the operator's word, by the reviewed definition of a trusted
-    server (`idempotentHint`), or because the tool can only read."""
+    """Return whether repeating a call is harmless: the operator says so, or the reviewed definition of a trusted server
+    (`idempotentHint`), or the tool can only read."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None:
@@ -71,8 +71,8 @@ def may_repeat(catalog: Catalog, tool: str) -> bool:
 
 
 def is_read_only(catalog: Catalog, tool: str) -> bool:
-    """Return whether the tool can do nothing but read. A tool has only the effects that every bundle that holds it
-    declares; one that no bundle holds is taken to change things."""
+    """Return whether the tool can only read. Its effects are those that all bundles with it declare; a tool in no
+    bundle counts as changing things."""
     known = catalog.memo.setdefault("read_only", {})
     assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
     found: bool | None = known.get(tool)
@@ -92,7 +92,7 @@ def _is_read_only(catalog: Catalog, tool: str) -> bool:
 
 
 def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
-    """Return how results of the tool may be used again; None where they may not."""
+    """Return how results of the tool may be reused, or None."""
     name, _, short = tool.partition(".")
     server = catalog.servers.get(name)
     if server is None or server.trust != "trusted" or tool not in catalog.cards:
@@ -102,25 +102,25 @@ def reuse_of(catalog: Catalog, tool: str) -> Reuse | None:
 
 
 def place_of(catalog: Catalog, tool: str) -> str:
-    """Return what a call to the tool may change, and what a result of it depends on."""
+    """Return the place that a call to the tool may change, and that its results depend on."""
     name = tool.partition(".")[0]
     return HERE if catalog.servers[name].traits.here else name
 
 
 def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
-    """Return what the result stands under."""
+    """Return the cache key of a call's result."""
     owners = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
     return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, owners, list(asked.where)])
 
 
 def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> KeptResult | None:
-    """Return the entry of a call that went well; None for one too large, or that seems to have failed."""
+    """Return the entry of a successful call; None for a result that is too large or looks like a failure."""
     kept = KeptResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
 
 
 class ResultCache:
-    """The kept results. For one thread at a time."""
+    """The cached results. For one thread at a time."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -136,7 +136,7 @@ class ResultCache:
         return self._bytes
 
     def get(self, key: str, now_ns: int) -> KeptResult | None:
-        """Return the result, while it lives."""
+        """Return the result if it has not expired."""
         row = self._rows.get(key)
         if row is None:
             return None
@@ -154,7 +154,7 @@ class ResultCache:
             self._drop(next(iter(self._rows)))
 
     def empty(self, place: str) -> None:
-        """Drop what was kept for the place."""
+        """Drop all results of the place."""
         for key in [key for key, (other, _) in self._rows.items() if other == place]:
             self._drop(key)
 

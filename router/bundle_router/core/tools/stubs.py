@@ -1,9 +1,9 @@
-"""Programs that an agent writes against permitted tools: the stubs they are checked against, and what they ask for.
+"""Programs that an agent writes against permitted tools: the stubs that they are checked against, and their gaps.
 
 Rules:
-1. A tool is a function of keyword arguments, to be awaited, named as in search but for what no identifier may hold. Its
-   stub is made from the schema alone, so no text of a server reaches the type checker as code.
-2. What a program calls and nobody defines is a tool that it hoped for: a gap, as a call of that name would be.
+1. A tool is an async function of keyword arguments, with its name in search made a valid identifier. Its stub is made
+   from the schema alone, so no text of a server reaches the type checker as code.
+2. An undefined function that a program calls is recorded as a gap, as a call of that name would be.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from bundle_router.core.models import Outcome
 from bundle_router.dataclass import dataclass
 
 MAX_PROGRAM: Final = 64_000
-"""Characters of a program."""
+"""Maximum characters of a program."""
 MAX_MISSED: Final = 10
-"""Names of one program that are recorded as gaps."""
+"""Maximum names of one program that are recorded as gaps."""
 _WORDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def functions(exposed: Mapping[str, str]) -> dict[str, str]:
-    """Return canonical tool by function name. Of two tools that would have one name, the second gets a number."""
+    """Return canonical tools by function name. Of two tools with one function name, the second gets a number."""
     made: dict[str, str] = {}
     for tool, short in sorted(exposed.items()):
         name = plain = _UNSAFE.sub("_", short)
@@ -43,7 +43,7 @@ def functions(exposed: Mapping[str, str]) -> dict[str, str]:
 
 
 def stubs(named: Mapping[str, str], cards: Mapping[str, Card]) -> str:
-    """Return the stub of every function; of a tool whose definition is not known yet, one that takes anything."""
+    """Return the stub of every function; a tool without a known definition accepts anything."""
     rows = ["from typing import Any, Literal"]
     for name, tool in named.items():
         card = cards.get(tool)
@@ -67,7 +67,7 @@ def _parameters(schema: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Any, depth: int = 0) -> str:
-    """Return the type of a value; `Any` for what has no plain one."""
+    """Return the type of a value; `Any` if there is no simple one."""
     if not isinstance(schema, Mapping) or depth > 3:
         return "Any"
     values = schema.get("enum")
@@ -84,7 +84,7 @@ def _type(schema: Any, depth: int = 0) -> str:
 
 
 def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
-    """Return the names that a program calls and nobody defines, in their order; none of one that is no Python."""
+    """Return the undefined names that a program calls, in order; none if it is not valid Python."""
     try:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -107,8 +107,8 @@ def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of an agent, with the functions it may call: their names, and stubs to check it against. It may compute
-    for so many seconds, use so much memory, make so many calls and print so many characters."""
+    """An agent's program, with its functions' names and stubs. Its computing seconds, memory, calls and printed
+    characters are bounded."""
 
     text: str
     stubs: str
@@ -121,7 +121,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """What came of a program: what it printed, and after it why it did not end well. `code` is a short word."""
+    """The result of a program: its output, then why it failed if it did. `code` is a short word."""
 
     text: str
     outcome: Outcome = "ok"

@@ -1,22 +1,22 @@
-"""From a server's tool definitions to cards, or to refusals with a reason. Pure, and linear in what it is given.
+"""Turns a server's tool definitions into cards, or into refusals with a reason. Pure, and linear in the input.
 
 Rules:
-1. Definitions are untrusted bytes. Size, depth and number of nodes are bounded before anything else looks at them, so
-   nothing here can be made to run long or deep.
+1. Definitions are untrusted bytes. Size, depth and number of nodes are bounded before all other work, so no definition
+   can make this code run long or deep.
 2. One bad tool costs one tool. Every refusal names the tool, a code of the closed list `REFUSAL_CODES`, and the place.
-3. A name matches `[A-Za-z0-9_.-]{1,128}`. A name that is listed twice with different contents is refused both times:
-   nobody could say which one a call would reach.
-4. Text that a model or a reader sees loses its invisible characters (controls, terminal sequences, bidirectional
-   marks, tags, zero-width, private use): what hides in them is worth nothing to an honest tool, and an escape would
-   still spell it out to a model. The pin keeps the text as it came, and the diff shows them. What has to be sent back
-   as it is (property names, enum, const) can't be cleaned, so a tool that hides something there is refused.
-5. No reference leaves the schema, whatever its scheme: nothing is ever fetched. References inside it may be recursive;
-   one that leads only to itself, or that multiplies beyond the bound, is refused.
-6. A schema is not rewritten. Two things are added that mean the same and that providers insist on: `type: object` at
-   the root, and empty `properties` there. What is odd but valid (`default: null` on a string, an empty enum) stays.
-7. The digest covers the whole definition as it came, known fields and unknown ones, and the server's instructions:
-   minus what the operator declared volatile, and minus order where order means nothing.
-8. A server's hints about itself (annotations) can only add effects, never take one away.
+3. A name matches `[A-Za-z0-9_.-]{1,128}`. All definitions of a name that is listed twice with different contents are
+   refused, because nobody could say which one a call would reach.
+4. Text for a model or a reader is cleaned of invisible characters (controls, terminal sequences, bidirectional marks,
+   tags, zero-width, private use): honest tools do not need them, and an escape would still spell them out to a model.
+   The pin keeps the original text, and the diff shows them. Text that must be sent back unchanged (property names,
+   enum, const) can't be cleaned, so a tool with invisible characters there is refused.
+5. No reference may leave the schema, whatever its scheme: nothing is ever fetched. References inside it may be
+   recursive. A reference that leads only to itself, or that multiplies beyond the bound, is refused.
+6. A schema is not rewritten. Two things are added that change nothing and that providers demand: `type: object` at the
+   root, and empty `properties` there. Odd but valid parts (`default: null` on a string, an empty enum) stay.
+7. The digest covers the whole original definition, with unknown fields, and the server's instructions. It excludes what
+   the operator declared volatile, and order where order has no meaning.
+8. A server's hints about itself (annotations) can only add effects, never remove one.
 """
 
 from bundle_router.core.tools.admission.admit import admit

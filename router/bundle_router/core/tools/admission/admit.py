@@ -1,4 +1,4 @@
-"""One server's list of definitions, admitted or refused one by one."""
+"""Admits or refuses each definition of one server's list."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bundle_router.dataclass import dataclass, replace
 
 _DEFAULTS: Final = DefinitionLimits()
 _NAMED: Final = 8
-"""Type names that a note tells."""
+"""Maximum type names in a note."""
 _HINTS: Final[tuple[tuple[str, bool, Effect], ...]] = (
     ("readOnlyHint", False, "write"),
     ("destructiveHint", True, "write"),
@@ -43,11 +43,11 @@ def admit(
     limits: DefinitionLimits = _DEFAULTS,
     count: Callable[[str], int] | None = None,
 ) -> Admitted:
-    """Return the cards of a server's raw `tools/list`, and what was refused. `count` counts the tokens of a text
-    (absent: estimated at four characters each).
+    """Return the cards of a server's raw `tools/list`, and the refusals. `count` counts the tokens of a text (default:
+    estimated at four characters each).
 
-    Tools that the server's own `include` and `exclude` leave out do not exist: they are in neither.
-    Raises VolatileError when the server's `volatile` paths are none; nothing in `definitions` can make it raise.
+    Tools outside the server's `include` and `exclude` do not exist: they are in neither. Raises VolatileError for
+    invalid `volatile` paths of the server; nothing in `definitions` can make it raise.
     """
     admission = _Admission(server, volatile_paths(server.volatile), limits, count)
     return admission.of(definitions, instructions if isinstance(instructions, str) else "")
@@ -86,7 +86,7 @@ class _Admission:
         return Admitted(self.server.name, tuple(sorted(tools, key=lambda tool: tool.card.tool)), tuple(refused), kept)
 
     def _first_look(self, raw: Any) -> Fault | None:
-        """Return what must hold before the definition is compared with any other."""
+        """Return the fault of a single definition, found before it is compared with others."""
         if not isinstance(raw, dict):
             return "not_an_object", f"the definition is a {type(raw).__name__}"
         name = raw.get("name")
@@ -139,7 +139,7 @@ def _label(raw: Any, index: int) -> str:
 
 
 def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Fault | None]]:
-    """Return every definition with what is wrong with it for standing beside the others."""
+    """Return every definition with its fault if it clashes with another one."""
     counts = Counter(raw["name"] for raw in bounded)
     rows: list[tuple[Mapping[str, Any], Fault | None]] = []
     first: dict[str, str] = {}
@@ -162,7 +162,7 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
 
 
 def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
-    """Return the input schema with JSON's names of types, and with what is missing at its root, where adding it changes
+    """Return the input schema with JSON's type names, and with missing parts of the root added where that changes
     nothing."""
     if schema is None:
         notes.append("it declares no input schema: taken as without arguments")
@@ -193,7 +193,7 @@ def _title(raw: Mapping[str, Any]) -> str:
 
 
 def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
-    """Return the effects a tool admits to. Hints lie: one that would take one away (`readOnlyHint`) is ignored."""
+    """Return the effects that a tool's hints admit. `readOnlyHint`, which would remove one, is ignored."""
     if not isinstance(annotations, dict):
         return ()
     found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
@@ -201,7 +201,7 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
 
 
 def is_hinted_idempotent(annotations: Any) -> bool:
-    """Return whether a tool says that calling it again changes nothing more. Counts of trusted servers alone."""
+    """Return whether a tool declares that repeated calls change nothing more. Used for trusted servers only."""
     return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
@@ -213,7 +213,7 @@ def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:
 
 
 def short_description(text: str, most: int = 300) -> str:
-    """Return the beginning of a description, for search results: whole sentences or words, on one line, at most `most`
+    """Return the beginning of a description for search results: whole sentences or words, on one line, at most `most`
     characters."""
     line = " ".join(text[: most * 4].split())
     if len(line) <= most:

@@ -1,4 +1,4 @@
-"""What admission takes and gives: limits and what is beyond them, admitted tools, refusals."""
+"""Values of admission: limits and their violations, admitted tools, refusals."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RefusalCode = Literal[
     "hidden_text",
 ]
 REFUSAL_CODES: Final[tuple[RefusalCode, ...]] = get_args(RefusalCode)
-"""Why a definition was refused."""
+"""The reasons for refusing a definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionLimits:
-    """What one definition may be at most.
+    """Limits of one definition.
 
-    Over 1,642 real tools the largest has 82 kB, 3,151 nodes, 25 levels and a description of 40,325 characters.
-    `max_description_chars` cuts, with a notice; all others refuse. `max_expanded_nodes` counts a schema with every
-    reference written out (a recursive one once): it bounds what a validator or a generator may have to do.
+    Of 1,642 real tools the largest has 82 kB, 3,151 nodes, 25 levels and a description of 40,325 characters. A
+    description over `max_description_chars` is cut, with a notice; all other limits refuse. `max_expanded_nodes` counts
+    a schema with every reference written out (a recursive one once): it bounds the work of validators and generators.
     """
 
     max_tools: int = 5_000
@@ -53,7 +53,7 @@ class DefinitionLimits:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTool:
-    """A definition that did not become a card. `name` is safe to print; `detail` says where and what."""
+    """A refused definition. `name` is safe to print; `detail` says where and what."""
 
     name: str
     code: RefusalCode
@@ -62,8 +62,8 @@ class RefusedTool:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedTool:
-    """A card with what was said about it: `definition` is the canonical JSON of the definition as it came (the text a
-    person reviews), `effects` what its annotations admit to, `notes` what was repaired or left out, in words."""
+    """A card with its source: `definition` is the canonical JSON of the original definition (the text a person
+    reviews), `effects` are admitted by its annotations, `notes` say in words what was repaired or left out."""
 
     card: Card
     definition: str
@@ -74,7 +74,7 @@ class AdmittedTool:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What became of one server's list. `tools` are sorted by name: the server's order means nothing."""
+    """The result of admitting one server's list. `tools` are sorted by name, as the server's order has no meaning."""
 
     server: str
     tools: tuple[AdmittedTool, ...]
@@ -91,9 +91,9 @@ Fault = tuple[RefusalCode, str]
 
 
 def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
-    """Return why the value is more than may be looked at, or is not JSON; None when it is fine.
+    """Return why the value exceeds the bounds or is not JSON; None if it is fine.
 
-    Bytes are counted as the text's own length plus what its punctuation needs, so that no encoder has to run first.
+    Bytes are the text's own length plus its punctuation, so that no encoder has to run first.
     """
     waiting: list[tuple[Any, int]] = [(value, 1)]
     nodes = size = 0
@@ -125,7 +125,7 @@ def beyond_bounds(value: Any, limits: DefinitionLimits) -> Fault | None:
 
 
 def _length(text: str) -> int:
-    """Return an upper bound of the UTF-8 length, without encoding: 4 bytes a character outside ASCII."""
+    """Return an upper bound of the UTF-8 length without encoding: 4 bytes for a character outside ASCII."""
     return len(text) if text.isascii() else 4 * len(text)
 
 

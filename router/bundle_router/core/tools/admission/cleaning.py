@@ -1,4 +1,4 @@
-"""Text of a definition as models and readers may have it: nothing in it that they can't see."""
+"""Cleans text of definitions for models and readers: removes everything that they can't see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BREAKS: Final = re.compile(r"[\x0b\x0c\x85\u2028\u2029]|\r\n?")
 _PRIVATE: Final = re.compile(r"[\ue000-\uf8ff\U000f0000-\U0010ffff]")
 _LINE_ENDS: Final = re.compile(r"[\r\n]")
 _SHOWN: Final = ("title", "description", "$comment", "default", "examples", "example")
-"""Keywords whose values are only ever read."""
+"""Keywords whose values are only read by people and models."""
 
 
 def cleaned(text: str) -> str:
@@ -26,14 +26,14 @@ def cleaned(text: str) -> str:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether the text holds what `cleaned` takes out. Line ends of any kind are not hidden."""
+    """Return whether the text holds characters that `cleaned` removes. Line ends of any kind are not hidden."""
     if text.isascii() and text.isprintable():
         return False
     return invisible_in(_LINE_ENDS.sub("\n", text)) != "" or _PRIVATE.search(text) is not None
 
 
 def cleaned_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the schema whose readable texts are cleaned; every other value is as it was."""
+    """Return a copy of the schema with readable texts cleaned; other values are unchanged."""
     copy: dict[str, Any] = rewritten(schema, _with_clean_texts)
     return copy
 
@@ -56,8 +56,8 @@ def _cleaned_value(value: Any) -> Any:
 
 
 def hidden_value(schema: dict[str, Any]) -> str | None:
-    """Return where the schema hides something in what has to stay as it is: property names, enum, const, patterns, and
-    keys that nobody knows. None when it does not."""
+    """Return the place of invisible characters in text that can't be cleaned: property names, enum, const, patterns,
+    and unknown keys. None if there are none."""
     waiting: list[tuple[Place, dict[str, Any]]] = [((), schema)]
     while waiting:
         place, current = waiting.pop()
@@ -83,7 +83,7 @@ def _hidden_inside(value: Any) -> bool:
     return False
 
 
-# Letters and names that look like others: to show differences nobody could see, and names meant to be taken for others.
+# Look-alike letters and names: to show invisible differences, and names that imitate others.
 _WORD: Final = re.compile(r"\w+")
 _LATIN_TWINS: Final = str.maketrans(
     "аеорсухіјѕԁһкмтвнАВЕКМНОРСТХІЈЅ" + "αορνυικτΑΒΕΖΗΙΚΜΝΟΡΤΥΧ" + "ɡı",
@@ -93,19 +93,19 @@ _SAME: Final = (("rn", "m"), ("vv", "w"), ("0", "o"), ("1", "l"), ("i", "l"), ("
 
 
 def is_mixed(word: str) -> bool:
-    """Return whether ASCII letters stand beside letters of another script that look like ASCII ones."""
+    """Return whether the word mixes ASCII letters with look-alike letters of another script."""
     return re.search(r"[A-Za-z]", word) is not None and any(
         not letter.isascii() and as_latin(letter).isascii() for letter in word
     )
 
 
 def as_latin(text: str) -> str:
-    """Return the text with Cyrillic, Greek, full-width and mathematical letters as the Latin ones they resemble."""
+    """Return the text with Cyrillic, Greek, full-width and mathematical letters as the similar Latin ones."""
     return unicodedata.normalize("NFKC", text).translate(_LATIN_TWINS)
 
 
 def reveal(text: str) -> str:
-    """Return the text with everything written out that a reader can't see, or would take for something else."""
+    """Return the text with invisible and look-alike characters written out."""
     if text.isascii():
         return visible(text)
     mixed = _WORD.sub(lambda match: _escaped(match[0]) if is_mixed(match[0]) else match[0], text)
@@ -117,7 +117,7 @@ def _escaped(text: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """Return what a name looks like at a glance: without case, separators and look-alike letters."""
+    """Return the name without case, separators and look-alike letters, to compare what names look like."""
     text = re.sub(r"[^a-z0-9]", "", as_latin(name).lower())
     for one, other in _SAME:
         text = text.replace(one, other)

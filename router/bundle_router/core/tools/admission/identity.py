@@ -1,4 +1,4 @@
-"""What of a definition counts when two are compared: everything, minus the volatile, minus order without meaning.
+"""The part of a definition that is compared: everything except volatile fields and meaningless order.
 
 A volatile path is `[tool:]/segment/segment…`, where `tool` is a name or glob (absent: every tool of the server) and a
 segment is a JSON Pointer segment (`~1` for '/', `~0` for '~') or `*` for any one, as in
@@ -18,11 +18,11 @@ from bundle_router.dataclass import dataclass
 
 INSTRUCTIONS: Final = ("instructions",)
 _UNORDERED: Final = ("required", "enum", "type", "anyOf", "oneOf", "allOf")
-"""Lists of a schema whose order JSON Schema gives no meaning to."""
+"""Lists of a schema whose order has no meaning in JSON Schema."""
 
 
 class VolatileError(ValueError):
-    """A volatile path that says nothing: the message says why."""
+    """A volatile path is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ def _parse(text: str) -> VolatilePath:
 
 
 def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequence[VolatilePath] = ()) -> str:
-    """`sha256:…` of what counts (rule 7 of the package). The definition must have passed the bounds."""
+    """Return the `sha256:…` of the compared part (rule 7 of the package). The definition must be within the bounds."""
     instructions_text = "" if any(path.segments == INSTRUCTIONS for path in volatile) else instructions
     return digest_of({"tool": normalize_definition(definition, volatile), "instructions": instructions_text})
 
 
 def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
-    """Return a copy of the definition without its volatile fields and with meaningless order settled."""
+    """Return a copy of the definition without volatile fields, and with meaningless order made canonical."""
     mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
     copy: dict[str, Any] = _without_paths(dict(definition), mine)
     for key in ("inputSchema", "outputSchema"):
@@ -67,7 +67,7 @@ def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[Volat
 
 
 def _without_paths(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """Return a copy of the value; what a path leads to is left out (in a list: null, to keep the places)."""
+    """Return a copy of the value without the parts at these paths (in a list: null, to keep the positions)."""
     if not paths:
         return value
     if isinstance(value, dict):
@@ -94,10 +94,9 @@ def _sorted_lists(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return a copy of the schema in which `change` was applied to every schema in it, inner ones first.
+    """Return a copy of the schema with `change` applied to every schema in it, inner ones first.
 
-    Values that are not schemas (defaults, examples, constants) are left as they are. Recursion is bounded by the depth
-    that admission allows.
+    Values that are not schemas (defaults, examples, constants) are unchanged. Admission has bounded the depth.
     """
     if not isinstance(schema, dict):
         return schema

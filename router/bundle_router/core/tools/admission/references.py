@@ -1,10 +1,10 @@
-"""Where a schema's references lead: nowhere outside it, never in an endless circle, and not to a multitude.
+"""Checks a schema's references: they must stay inside it, must not loop, and must not multiply.
 
 1. Only `#`, `#/pointer` and `#anchor` are references. Anything else would have to be fetched, and is refused.
-2. A reference leads to a schema that was itself checked, or it is refused.
-3. Recursion through a property or an item is fine: values end. Recursion that stays on one value (through `$ref`,
-   `anyOf` and the like only) would never end, and is refused.
-4. A schema is as large as it is with every reference written out. Ten schemas that each name the next one ten times
+2. A reference must lead to a schema that was itself checked.
+3. Recursion through a property or an item is fine, because values end. Recursion that stays on one value (only through
+   `$ref`, `anyOf` and the like) would never end, and is refused.
+4. The size of a schema is counted with every reference written out. Ten schemas that each name the next one ten times
    are ten billion.
 """
 
@@ -24,13 +24,13 @@ _SAME_VALUE: Final = frozenset(
 
 
 def schema_fault(root: dict[str, Any], limits: DefinitionLimits) -> Fault | None:
-    """Return the first thing that keeps the schema from being used, or None. The value must have passed the bounds."""
+    """Return the first fault that makes the schema unusable, or None. The value must be within the bounds."""
     schemas = _Schemas(root)
     return schemas.collect(limits) or schemas.astray_fault() or schemas.cycle_fault() or schemas.expansion_fault(limits)
 
 
 def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> Any:
-    """Return what a reference leads to inside the schema: a schema, if all is well; None when there is nothing."""
+    """Return the target of a reference inside the schema (a schema, if it is valid); None if there is none."""
     if not ref.startswith("#/"):
         return root if ref == "#" else anchors.get(unquote(ref[1:])) if ref.startswith("#") else None
     value: Any = root
@@ -46,7 +46,7 @@ def target_of(root: Mapping[str, Any], anchors: Mapping[str, Any], ref: str) -> 
 
 
 def anchors_in(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schemas in a schema that have a name to be referred to by."""
+    """Return the schemas in a schema that have an anchor, by its name."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [root]
     while waiting:
@@ -65,7 +65,7 @@ def _anchor_names(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Schemas:
-    """The schemas in one schema, by identity: the same dict object is never in two places of parsed JSON."""
+    """The schemas in one schema, by identity: in parsed JSON one dict object is never in two places."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root

@@ -1,8 +1,8 @@
-"""Where in a JSON Schema its inner schemas stand, and what each keyword must look like; patterns that may take
-a backtracking engine forever among it.
+"""The places of inner schemas in a JSON Schema, and the valid form of each keyword. Also finds patterns that may take a
+backtracking engine forever.
 
-Written for drafts 4 to 2020-12 side by side: servers mix them, and what a keyword means differs less than where it may
-stand. Nothing here evaluates a schema against a value.
+It covers drafts 4 to 2020-12 together, because servers mix them: keywords differ less in where they may be than in what
+they mean. Nothing here evaluates a schema against a value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bundle_router.dataclass import dataclass, field
 
 Place = tuple[str | int, ...]
 KeywordFault = tuple[RefusalCode, str, str]
-"""Code, keyword, and what is wrong with it."""
+"""Code, keyword and explanation."""
 
 _ONE: Final = frozenset(
     (
@@ -34,7 +34,7 @@ _OTHER_NAMES: Final = {
     "double": "number", "float": "number", "hashmap": "object", "int": "integer", "list": "array", "long": "integer",
     "map": "object", "none": "null", "set": "array", "str": "string", "text": "string", "tuple": "array",
 }  # fmt: skip
-"""Names that programming languages give JSON's types. Any other name says nothing that a value could be held to."""
+"""Names of JSON's types in programming languages. Any other name is no constraint on a value."""
 _NUMBERS: Final = frozenset(("maximum", "minimum", "multipleOf"))
 _COUNTS: Final = frozenset(
     ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties")
@@ -43,21 +43,20 @@ _TEXTS: Final = frozenset(("$anchor", "$dynamicAnchor", "$schema", "description"
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """Yield the schemas directly inside this one, with their place: `("items",)`, `("anyOf", 2)`, `("properties",
-    "id")`."""
+    """Yield the direct inner schemas with their places: `("items",)`, `("anyOf", 2)`, `("properties", "id")`."""
     for key, value in schema.items():
         if key in _LISTS and isinstance(value, list):
             yield from (((key, index), inner) for index, inner in enumerate(value))
         elif key in _MAPS and isinstance(value, dict):
-            may_list = key == "dependencies"  # a list there says other names, and is no schema
+            may_list = key == "dependencies"  # a list there holds names, and is no schema
             yield from (((key, name), v) for name, v in value.items() if not (may_list and isinstance(v, list)))
         elif key in _ONE:
             yield (key,), value
 
 
 def with_json_types(schema: Any, renamed: set[str]) -> Any:
-    """Return the schema with JSON's names of types where it has another language's, and no type where it has a name
-    that nobody knows. `renamed` gets what was read as what."""
+    """Return the schema with JSON's type names in place of other languages' ones, and without unknown type names. Adds
+    the replacements to `renamed`."""
     if not isinstance(schema, dict):
         return schema
     made: dict[str, Any] = dict(schema)
@@ -94,7 +93,7 @@ def pointer(place: Place) -> str:
 
 
 def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> KeywordFault | None:
-    """Return the first keyword that no validator would take, or that none should be asked to."""
+    """Return the first keyword that validators reject, or that would be dangerous to evaluate."""
     for key, value in schema.items():
         wrong = form_fault(key, value)
         if wrong:
@@ -113,7 +112,7 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
 
 
 def form_fault(key: str, value: Any) -> str:
-    """Return why the value is none that the keyword may have; empty when it may."""
+    """Return why the keyword can't have this value; empty if it can."""
     if key == "type":
         names = value if isinstance(value, list) else [value]
         unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
@@ -141,7 +140,7 @@ def form_fault(key: str, value: Any) -> str:
 
 def _names(value: object, key: str) -> bool:
     if key == "dependencies" and not isinstance(value, list):
-        return True  # a schema: looked at as one
+        return True  # a schema: checked as one
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
@@ -151,23 +150,23 @@ def display_value(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-# A repetition inside a repetition is a danger when the inner one can take what the outer one would: `(a+)+`, `(a|aa)*`,
-# `(\w*\s?)*`, `(\d+.)+`. It is none when each round must pass something that the inner one does not take:
-# `(,[^,]+)*`, `(?:[a-z-]+\.)*`. Told apart by the pieces of a round: one that has to be there, once, and that is not
-# also repeated in it. This refuses the classical bombs and is no proof: whoever evaluates a pattern uses an engine
-# that is linear by construction, or none.
+# A repetition inside a repetition is dangerous if the inner one can match what the outer one would: `(a+)+`,
+# `(a|aa)*`, `(\w*\s?)*`, `(\d+.)+`. It is safe if each round must match something that the inner one can't:
+# `(,[^,]+)*`, `(?:[a-z-]+\.)*`. The test: a round has a required piece that is not also repeated in it. This refuses
+# the classical bombs but is no proof, so patterns are only ever evaluated by an engine that is linear by
+# construction.
 _TOKEN: Final = re.compile(r"\\.?|\[[\]^]?(?:\\.|[^\]\\])*\]?|.", re.DOTALL)
 """One character, escape or class."""
 _QUANTIFIER: Final = re.compile(r"(?:([*+?])|\{(?!,?\})(\d{0,9})(,?)(\d{0,9})\})[?+]?")
 _OPENING: Final = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|P?<\w{1,60}>|[a-zA-Z-]{1,10}:))?")
 _TAKES_ALL: Final = frozenset((".", "\\S", "\\W", "\\D", "[\\s\\S]"))
 _MANY: Final = 10
-"""A count from which on a repetition multiplies like an endless one: `(a{1,30}){1,30}`."""
+"""Count from which a bounded repetition is treated like an endless one: `(a{1,30}){1,30}`."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """What one group may take in one round: its present alternative, and a verdict on those before."""
+    """The tokens that one round of a group may match: the present alternative, and a verdict on earlier ones."""
 
     once: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
@@ -175,7 +174,7 @@ class _Round:
     openings: set[str] = field(default_factory=set)
     begun: bool = False
     loose: bool = False
-    """A round may be cut into rounds at will: an alternative repeats and has no fixed piece, or two begin alike."""
+    """Whether rounds are ambiguous: an alternative repeats without a fixed piece, or two begin alike."""
 
     def end_alternative(self) -> None:
         self.loose = self.loose or (bool(self.repeated) and not self.once - self.repeated - _TAKES_ALL)
@@ -194,7 +193,7 @@ class _Round:
 
 
 def explosive(pattern: str) -> bool:
-    """Return whether the pattern has a repetition that can take the same text in exponentially many ways."""
+    """Return whether the pattern has a repetition that can match a text in exponentially many ways."""
     groups, begins = [_Round()], list[int]()
     at = 0
     while at < len(pattern):
@@ -221,7 +220,7 @@ def explosive(pattern: str) -> bool:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[int, bool, int]:
-    """Return how often at least, whether without a (small) end, and where the next token begins."""
+    """Return the quantifier's minimum, whether it has no (small) maximum, and the position of the next token."""
     found = _QUANTIFIER.match(pattern, at)
     if found is None:
         return 1, False, at

@@ -1,4 +1,4 @@
-"""The names under which tools are exposed: short, safe, and leading back to one tool (rule 2 of the package)."""
+"""The exposed names of tools: short, safe, and unique (rule 2 of the package)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARK: Final = 8
 RESERVED: Final = frozenset(
     ("search_tools", "list_tools", "get_tool_details", "call_tool", "read_artifact", "search_artifact", "execute")
 )
-"""The router's own tools: no server's tool is exposed under one of these names."""
+"""Names of the router's own tools: no server's tool is exposed under one of them."""
 _SAFE: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MARKED: Final = re.compile(rf"_[0-9a-f]{{{_MARK}}}(?:[0-9a-f]{{24}})?$")
@@ -28,8 +28,8 @@ def _plain_name(canonical: str) -> str:
 
 
 def _reads_back(canonical: str, plain: str) -> bool:
-    """Return whether the plain name can only have come from this canonical one: nothing was replaced or is too long,
-    its first `__` is the seam, and it does not end like a name with a mark."""
+    """Return whether the plain name can only come from this canonical one: nothing was replaced or is too long, its
+    first `__` is the separator, and it does not end like a name with a digest."""
     server, _, tool = canonical.partition(".")
     return (
         plain == f"{server}__{tool}"
@@ -46,8 +46,8 @@ def _suffix(canonical: str, plain: str, digits: int = _MARK) -> str:
 
 
 def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
-    """Return the tools of the one server without a prefix that can go by their own names: none of these looks like a
-    name of the router's own tools, or of another server's."""
+    """Return the tools of the server without a prefix that can use their own names: those that look like no name of the
+    router's own tools, or of another server's."""
     own = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
     counts = Counter(short.lower() for short in own.values())
     return {
@@ -62,15 +62,15 @@ def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
 
 
 def names_in(catalog: Catalog, canonical: Iterable[str]) -> dict[str, str]:
-    """As `exposed_names`, with the server that the catalog's config wants without a prefix."""
+    """Return exposed names by canonical name (see `exposed_names`), with the catalog's server without a prefix."""
     return exposed_names(canonical, next((s.name for s in catalog.servers.values() if not s.prefix), ""))
 
 
 def exposed_names(canonical: Iterable[str], bare: str = "") -> dict[str, str]:
-    """Canonical name → exposed name, for all tools of a catalog at once. `bare`: the server without a prefix, if any.
+    """Return exposed names by canonical name, for all tools of a catalog at once. `bare`: the server without a prefix.
 
-    Names that differ only in case count as colliding: some providers fold it. That can only happen inside one server,
-    whose tools are known together, so which other servers are known changes no name.
+    Names that differ only in case count as equal, as some providers fold case. That can only happen within one server,
+    whose tools are known together, so no name depends on which other servers are known.
     """
     canonical = tuple(canonical)
     unprefixed = _bare_names(canonical, bare) if bare else {}
@@ -85,7 +85,7 @@ def _prefix_names(canonical: Iterable[str]) -> dict[str, str]:
         for name, short in plain.items()
     }
     marked = Counter(name.lower() for name in names.values())
-    if len(marked) < len(names):  # two digests begin alike: someone took the trouble
+    if len(marked) < len(names):  # two digests have the same prefix: somebody searched for that
         again = {name: _suffix(name, plain[name], 32) for name, short in names.items() if marked[short.lower()] > 1}
         names |= again
     return names

@@ -11,13 +11,13 @@ from bundle_router.core.models.canonical import digest_of
 from bundle_router.dataclass import dataclass
 
 Place = Mode
-"""Where a permitted tool is: in the array, behind search until it is asked for, behind `call_tool` for good, or called
-by programs alone (`execute`). A mode is where a bundle wants its tools."""
+"""The place of a permitted tool: in the array, behind search until it is asked for, always behind `call_tool`, or
+called by programs only (`execute`). A bundle's mode is the place it wants."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedTool:
-    """One permitted tool (canonical name), the bundle it is shown for, and what its definition costs in tokens."""
+    """One permitted tool (canonical name), the bundle it is shown for, and the tokens of its definition."""
 
     name: str
     bundle: str
@@ -26,10 +26,10 @@ class PlacedTool:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the permitted tools of a decision are. `direct` is in the order of the array, the others in the decision's.
+    """The places of a decision's permitted tools. `direct` is in the order of the array, the others in the decision's.
 
-    `activated` holds the direct ones that are there because the run asked for them. `reading_from` says before which of
-    the direct ones the tools that read artifacts stand; None where there is nothing to read yet.
+    `activated` are the direct tools that the run asked for. `reading_from` is the index in `direct` where the tools
+    that read artifacts are inserted; None as long as there is nothing to read.
     """
 
     direct: tuple[PlacedTool, ...] = ()
@@ -40,25 +40,25 @@ class Placement:
     reading_from: int | None = None
 
     def rows(self) -> Iterator[tuple[Place, PlacedTool]]:
-        """Yield every tool with its place, the most open places first."""
+        """Yield every tool with its place, in the order of `MODES`."""
         for place in MODES:
             rows: tuple[PlacedTool, ...] = getattr(self, place)
             yield from ((place, row) for row in rows)
 
     @property
     def behind(self) -> bool:
-        """Whether anything is to be had by search: the agent then needs the tools that find it, and to be told."""
+        """Whether any tool is behind search: the agent then needs the search tools, and guidance."""
         return self.found_by_name or bool(self.code)
 
     @property
     def found_by_name(self) -> bool:
-        """Whether anything is to be had by search and called by its name."""
+        """Whether any tool is found by search and called by its name."""
         return bool(self.deferred or self.meta or self.activated)
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveTool:
-    """One tool the agent sees: its canonical and exposed names, and the bundle it is shown for."""
+    """One tool in the array: its canonical and exposed names, and the bundle it is shown for."""
 
     name: str
     exposed: str
@@ -68,8 +68,8 @@ class ActiveTool:
 
 @dataclass(frozen=True, slots=True)
 class DeferredTool:
-    """One permitted tool that is not in the array and joins it when it is asked for. `definition` is in the provider's
-    form, as the array would hold it; None where only its name is known."""
+    """One permitted tool outside the array, which joins it when it is asked for. `definition` is in the provider's
+    form; None if only the tool's name is known."""
 
     name: str
     exposed: str
@@ -80,8 +80,8 @@ class DeferredTool:
 
 @dataclass(frozen=True, slots=True)
 class SkillText:
-    """Instructions that come with a shown bundle, in an operator's words. `tools` are the exposed names of those tools
-    that they name and that are permitted."""
+    """A shown bundle's instructions, in an operator's words. `tools` are the exposed names of the permitted tools that
+    they name."""
 
     bundle: str
     name: str
@@ -92,32 +92,32 @@ class SkillText:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What `Router.tools()` returns."""
+    """The result of `Router.tools()`."""
 
     tools: tuple[dict[str, Any], ...]
     """The array, in the provider's form."""
     guidance: str
-    """What the model is told besides; empty where every permitted tool is in the array."""
+    """Text for the model; empty if every permitted tool is in the array."""
     tokens: int
-    """What the array costs (cl100k_base, OpenAI form)."""
+    """Tokens of the array (cl100k_base, OpenAI form)."""
     active: tuple[ActiveTool, ...]
-    """The tools of the catalog that are in the array."""
+    """The catalog's tools that are in the array."""
     cap: int
-    """How many tools that were asked for the array keeps."""
+    """Maximum tools in the array that were asked for."""
     all_tokens: int
-    """What showing every tool of the catalog would cost."""
+    """Tokens of an array with every tool of the catalog."""
     deferred: tuple[DeferredTool, ...] = ()
-    """Permitted tools that join the array when they are asked for, with their definitions."""
+    """Permitted tools that join the array when asked for, with their definitions."""
     meta: tuple[str, ...] = ()
-    """Canonical names of permitted tools that never join it."""
+    """Canonical names of permitted tools that never join the array."""
     skills: tuple[SkillText, ...] = ()
-    """Instructions that come with the shown bundles."""
+    """Instructions of the shown bundles."""
     decision_id: str = ""
-    """The decision that it shows."""
+    """The decision that this is a view of."""
 
     @property
     def digest(self) -> str:
-        """The digest of the array and the guidance: while it is the same, a model has been told nothing new."""
+        """Digest of the array and the guidance; unchanged while the model sees the same."""
         return digest_of([self.tools, self.guidance])
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Toolset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Toolset:
-        """Return the toolset that `to_json` gave. Raises KeyError or TypeError for what is not one."""
+        """Return the toolset of `to_json`'s value. Raises KeyError or TypeError for any other value."""
         return cls(
             tools=tuple(value["tools"]),
             guidance=value["guidance"],

@@ -1,4 +1,4 @@
-"""Which permitted tools stand in the array (rules 3 to 6 of the package)."""
+"""Chooses the permitted tools for the array (rules 3 to 6 of the package)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bundle_router.dataclass import dataclass, replace
 _OPENNESS: Final[Mapping[Place, int]] = {place: at for at, place in enumerate(MODES)}
 _LAST: Final = 1 << 30
 READER: Final = "read_artifact"
-"""The router's own tool that is asked for, in the name of a bundle, when a result of it can be read on."""
+"""The router's own tool that is activated, under a bundle's name, when one of its results can be paged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownBundle:
-    """A bundle the decision shows, and the tools of it that may be called now."""
+    """A bundle that the decision shows, and its tools that may be called now."""
 
     bundle: Bundle
     tools: tuple[str, ...]
@@ -41,7 +41,7 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
 
 
 def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
-    """Return how search may present the bundle, by the most that it can do. Undeclared effects count as executing."""
+    """Return how search may present the bundle, by its strongest effect. Undeclared effects count as `exec`."""
     offer, effects = catalog.settings.search.offer, frozenset(bundle.effects)
     if not effects or "exec" in effects:
         return offer.execute
@@ -49,22 +49,22 @@ def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:
 
 
 def may_be_offered(catalog: Catalog, bundle: Bundle) -> bool:
-    """Return whether the bundle may stand in a shortlist."""
+    """Return whether the bundle may be in a shortlist."""
     return offer_of(catalog, bundle) != "none"
 
 
 def offered_mode(catalog: Catalog, bundle: Bundle) -> Mode:
-    """Return how the bundle is presented in a shortlist: behind search, and no more openly than by itself."""
+    """Return the bundle's mode in a shortlist: behind search, and no more open than its own mode."""
     return "meta" if not MODES[bundle.mode].may_join or offer_of(catalog, bundle) == "meta" else "deferred"
 
 
 def as_presented(bundle: Bundle, mode: Mode | None) -> Bundle:
-    """Return the bundle as a decision presents it (`Chosen.mode`): behind search it brings no instructions."""
+    """Return the bundle as a decision presents it (`Chosen.mode`): behind search it has no instructions."""
     return bundle if mode is None else replace(bundle, mode=mode, skill=None, bundles=())
 
 
 def is_named_by_skill(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
-    """Return whether the instructions that come with the bundle name the tool, whole or without its server."""
+    """Return whether a skill of the bundle names the tool, with or without its server."""
     return any(is_named_in(skill, tool) for _, skill in catalog.skills_of(bundle))
 
 
@@ -73,14 +73,14 @@ def is_named_in(skill: Skill, tool: str) -> bool:
 
 
 def waits(catalog: Catalog, bundle: Bundle, tool: str) -> bool:
-    """Return whether the tool joins the array when it is asked for: the bundle defers it, or may lack the room."""
+    """Return whether the tool joins the array when asked for: the bundle defers it, or may lack the budget."""
     if MODES[bundle.mode].in_array and bundle.max_tokens is None and tool in catalog.cards:
         return False
     return tool in bundle.tools and MODES[mode_of(catalog, bundle, tool)].may_join
 
 
 def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[str]:
-    """Return the tools of bundles that do not fit their own budget, so that a ranking decides which are direct."""
+    """Return the tools of bundles that exceed their own budget: a ranking decides which of them are direct."""
     return frozenset(
         tool
         for one in held
@@ -91,7 +91,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
 
 
 def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
-    """Return those of the tools that the bundle puts into the array, as far as its own budget goes."""
+    """Return those of the tools that the bundle puts into the array, before its budget is applied."""
     traits = MODES[bundle.mode]
     if not traits.may_join or (not traits.in_array and not catalog.skills_of(bundle)):
         return []
@@ -99,8 +99,8 @@ def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> lis
 
 
 def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tuple[int, int]:
-    """Return how many of the tools the bundle wants in the array (`wanted_direct`) are shown, and their tokens: exact
-    where they fit its budget, else the most."""
+    """Return how many of the bundle's `wanted_direct` tools are shown, and their tokens: exact if they fit its budget,
+    else an upper bound."""
     cards = [catalog.cards[tool] for tool in wanted]
     tokens = sum(card.tokens for card in cards)
     if bundle.max_tokens is None or tokens <= bundle.max_tokens:
@@ -110,7 +110,7 @@ def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tu
 
 
 def held_by(catalog: Catalog, shown: Iterable[Chosen], tools_of: Callable[[str], Iterable[str]]) -> list[ShownBundle]:
-    """Return the bundles as a decision shows them, those that the catalog knows."""
+    """Return the shown bundles that the catalog knows, as the decision presents them."""
     known = ((catalog.bundle(chosen.id), chosen) for chosen in shown)
     return [ShownBundle(as_presented(one, by.mode), tuple(tools_of(by.id))) for one, by in known if one is not None]
 
@@ -124,9 +124,9 @@ def place(
     began: Activation | None = None,
     ranked: Sequence[str] = (),
 ) -> Placement:
-    """Return where every permitted tool is. `room` is the step's, `began` the activation that it began with: what was
-    in the array then stays. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it; what it
-    leaves out comes after, by name."""
+    """Return the place of every permitted tool. `room` is the step's, `began` the activation at its start: tools that
+    were in the array then stay. `ranked`: tools best first for the step's goal, where `needs_ranking` asks for it;
+    tools missing there come last, by name."""
     places, homes = _wanted_places(catalog, held)
     chosen = _choose_direct(catalog, held, places, homes, ranked)
     asked = _asked_places(catalog, activation, began or activation, places, set(chosen))
@@ -142,7 +142,7 @@ def place(
     order_of = sorted(direct, key=lambda row: row[0])
     beside: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
     for tool, where in places.items():
-        if tool not in shown:  # what has no room in the array waits for it
+        if tool not in shown:  # a tool without room in the array is deferred
             beside["deferred" if MODES[where].in_array else where].append(_place_tool(catalog, tool, homes[tool]))
     beside["direct"] = [placed for _, placed in order_of]
     return Placement(
@@ -153,8 +153,8 @@ def place(
 
 
 def _reading_from(catalog: Catalog, activation: Activation, places: Sequence[int]) -> int | None:
-    """Return where the artifact readers stand among tools with these places: where the first result that can be read
-    put them. A config without stickiness keeps no places, so they are always there, at the end."""
+    """Return the position of the artifact readers: where the first result that can be paged put them. Without
+    stickiness no positions are kept, so they are always at the end."""
     if not catalog.settings.activation.sticky:
         return len(places) or None
     at = min((tool.place for e in activation.entries for tool in e.tools if tool.name == READER), default=None)
@@ -167,7 +167,7 @@ def _place_tool(catalog: Catalog, tool: str, bundle: str) -> PlacedTool:
 
 
 def _wanted_places(catalog: Catalog, held: Sequence[ShownBundle]) -> tuple[dict[str, Place], dict[str, str]]:
-    """Return the most open place that any shown bundle gives each tool, and the first bundle that gives it."""
+    """Return each tool's most open place in any shown bundle, and the first bundle that gives it."""
     places: dict[str, Place] = {}
     homes: dict[str, str] = {}
     for one in held:
@@ -192,7 +192,7 @@ def _choose_direct(
     homes: Mapping[str, str],
     ranked: Sequence[str],
 ) -> list[str]:
-    """Return the tools that are direct for their bundle's sake, bundle by bundle, those of one bundle by name."""
+    """Return the tools that are direct because of their bundles, bundle by bundle, within one by name."""
     best = {tool: position for position, tool in enumerate(ranked)}
     chosen: list[str] = []
     for one in held:
@@ -210,8 +210,8 @@ def _choose_direct(
 def _asked_places(
     catalog: Catalog, activation: Activation, began: Activation, places: Mapping[str, Place], chosen: Set[str]
 ) -> dict[str, int]:
-    """Return tools the run asked for that are not direct anyway, with their places in the array. First those of before
-    the step, the latest asked for first: where room is short, it is the older ones that wait."""
+    """Return the positions of tools that the run asked for and that are not direct anyway. Those asked for before the
+    step come first, the latest first: if tokens run short, the older ones are deferred."""
     before = {asked.name: (0, -asked.used, -asked.place) for entry in began.entries for asked in entry.tools}
     rows = [
         (before.get(asked.name, (1, asked.place, 0)), asked.name, asked.place)
@@ -224,6 +224,6 @@ def _asked_places(
 
 
 def _places(activation: Activation, held: Sequence[ShownBundle]) -> dict[str, int]:
-    """Return where each bundle's block stands: as the run met them, those that are not sticky last."""
+    """Return the position of each bundle's block: in the order the run met them, non-sticky ones last."""
     known = {entry.id: entry.place for entry in activation.entries}
     return {one.bundle.id: known.get(one.bundle.id, _LAST + at) for at, one in enumerate(held)}

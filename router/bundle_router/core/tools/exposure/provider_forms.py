@@ -1,11 +1,11 @@
-"""Definitions in the form a provider takes: OpenAI, Anthropic, MCP; and deferred natively where the provider can.
+"""Definitions in providers' forms: OpenAI, Anthropic, MCP; also deferred natively, if the provider can.
 
 Rules of native deferral:
 1. Anthropic: a deferred tool carries `defer_loading`, never `cache_control`. Anthropic's search tool comes first and is
    not deferred, so at least one tool never is.
-2. OpenAI (Responses API): one bundle, one namespace, whose functions carry `defer_loading`; `tool_search` comes last.
-   All functions are then in the flat form of that API.
-3. MCP has no deferral: everything deferred stays behind `search_tools`.
+2. OpenAI (Responses API): a bundle is a namespace, whose functions carry `defer_loading`; `tool_search` comes last. All
+   functions are then in the flat form of that API.
+3. MCP has no deferral: all deferred tools stay behind `search_tools`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bundle_router.core.catalog import Card
 Format = Literal["openai", "anthropic", "mcp"]
 FORMATS: Final[tuple[Format, ...]] = ("openai", "anthropic", "mcp")
 NATIVE: Final[frozenset[Format]] = frozenset(("openai", "anthropic"))
-"""Forms whose provider defers by itself."""
+"""Forms of providers with native deferral."""
 
 ANTHROPIC_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 OPENAI_SEARCH: Final = {"type": "tool_search"}
@@ -42,7 +42,7 @@ def definition(card: Card, name: str, form: Format) -> dict[str, Any]:
 
 
 def listing(cards: Iterable[Card], names: Mapping[str, str], form: Format) -> tuple[dict[str, Any], ...]:
-    """Return the definitions of the given cards in their order. `names`: exposed by canonical."""
+    """Return the definitions of the cards in their order. `names`: exposed by canonical."""
     return tuple(definition(card, names[card.name], form) for card in cards)
 
 
@@ -52,8 +52,8 @@ def with_deferred(
     names: Mapping[str, str],
     form: Format,
 ) -> tuple[dict[str, Any], ...]:
-    """Return the array with everything that is deferred, for the provider to search. `deferred` holds (bundle id, its
-    description, cards); `shown` are definitions in the same form. Where nothing is deferred the array stays as it is.
+    """Return the array with all deferred tools, for the provider to search. `deferred` holds (bundle id, its
+    description, cards); `shown` are definitions in the same form. Without deferred tools the array is unchanged.
     """
     if not any(cards for _, _, cards in deferred) or form not in NATIVE:
         return tuple(shown)
@@ -67,7 +67,7 @@ def with_deferred(
 
 
 def _flatten(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a function of the chat completions form in that of the Responses API."""
+    """Convert a function from the chat completions form to that of the Responses API."""
     return {"type": "function", **row["function"]}
 
 

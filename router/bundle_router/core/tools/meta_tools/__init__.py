@@ -1,13 +1,13 @@
-"""The router's own tools: how an agent finds, calls and reads what does not stand in its array. Pure.
+"""The router's own tools, with which an agent finds, calls and reads what is not in its array. Pure.
 
 Rules:
-1. Their definitions are constants: the same bytes for every catalog, run and step. What changes is in the guidance.
-2. They look only inside the current decision. What is beyond it is refused by name and reason, and recorded as a gap;
-   search never finds it.
-3. Search gives signatures, not schemas, in a bounded number of characters; a schema is given on request, or with the
-   error that wrong arguments get.
-4. A name is understood as it was meant where only one tool can be meant: canonical, exposed, without its prefix, or in
-   another spelling of case and separators. Where several could be, nothing is called.
-5. What strangers wrote is shown as data: one line, shortened, marked.
+1. Their definitions are constants: the same bytes for every catalog, run and step. Only the guidance varies.
+2. They see only the current decision. A tool beyond it is refused with its reason, and recorded as a gap; search never
+   finds it.
+3. Search returns signatures, not schemas, in a bounded number of characters. A schema is returned on request, or with
+   the error for wrong arguments.
+4. A name is resolved if only one tool can be meant: canonical, exposed, without its prefix, or with other case and
+   separators. If several match, nothing is called.
+5. Untrusted text is shown as data: on one line, shortened, marked.
 6. An answer is a pure function of the catalog, the placement, the ranking and the question.
 """

@@ -1,4 +1,4 @@
-"""Artifacts read in pages and searched by line. What is not text is described, never decoded into the context."""
+"""Reads artifacts in pages, and searches them by line. Non-text is described, never decoded into the context."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bundle_router.core.tools.shaping.shaped import MediaFacts
 
 MAX_HITS: Final = 50
 MAX_LINE: Final = 400
-"""Characters of a line that are shown around what was found in it."""
+"""Maximum characters of a line that are shown around a match."""
 MAX_SEARCHED: Final = 16 * 1024 * 1024
 MAX_QUERIED: Final = 16 * 1024 * 1024
 
 Finder = Callable[[str], tuple[int, int] | None]
-"""Where in a line the pattern is first found. Must take time linear in the line."""
+"""Finds the first match in a line. Must be linear in the line's length."""
 
 
 def text_of(data: bytes, facts: MediaFacts) -> str | None:
-    """Return the text that the bytes are; None for what is not text."""
+    """Return the bytes as text; None if they are no text."""
     if b"\0" in data[:8192] and not facts.mime_type.startswith("text/"):
         return None
     try:
@@ -30,13 +30,13 @@ def text_of(data: bytes, facts: MediaFacts) -> str | None:
 
 
 def describe_media(uri: str, data: bytes, facts: MediaFacts) -> str:
-    """Return what is said of bytes that no page can show."""
+    """Return a description of bytes that no page can show."""
     size = f" {facts.width}x{facts.height}" if facts.width and facts.height else ""
     return f"[{uri} is {facts.mime_type}{size}, {len(data):,} bytes: not text, so there is nothing to page or search]"
 
 
 def read_page(page: ReadArtifact, text: str, data: bytes, cap: int) -> str:
-    """Return one page, at most `cap` characters of it, and where the next one begins."""
+    """Return one page of at most `cap` characters, and where the next one begins."""
     if page.unit == "lines":
         return _line_page(page, text, cap)
     if page.unit == "bytes":
@@ -79,8 +79,8 @@ def _frame_page(shown: str, start: int, end: int, total: int, unit: str) -> str:
 
 
 def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
-    """Return what a query finds in the JSON of an artifact, as JSON in at most `cap` characters. Raises ValueError for
-    what is no JSON, and as `find` does."""
+    """Return a query's result on an artifact's JSON, as JSON of at most `cap` characters. Raises ValueError if the text
+    is no JSON, and as `find` does."""
     if len(text) > MAX_QUERIED:
         raise ValueError(f"the artifact has more than {MAX_QUERIED:,} characters")
     try:
@@ -92,7 +92,7 @@ def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
         return "Nothing found (null)."
     pieces: list[str] = []
     room = cap
-    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(found):  # what doubles is cut as it is written
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(found):  # cut while encoding: it may be huge
         pieces.append(piece[:room])
         room -= len(piece)
         if room < 0:
@@ -101,7 +101,7 @@ def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
 
 
 def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> str:
-    """Return the lines where the pattern is found, numbered as in `read_artifact`, at most `cap` characters."""
+    """Return the lines that match, numbered as in `read_artifact`, at most `cap` characters."""
     lines = text[:MAX_SEARCHED].splitlines()
     hits = 0
     shown: dict[int, str] = {}
@@ -146,7 +146,7 @@ def _text_around(line: str, span: tuple[int, int]) -> str:
 
 
 def literal(pattern: str) -> Finder:
-    """Find the pattern as it is written, in lines that hold it with another case too when it has no capitals."""
+    """Return a finder for the literal pattern. Without capitals in it, case is ignored."""
     fold = pattern == pattern.lower()
 
     def find(line: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The arguments of meta-tools, read as models write them: numbers as text, JSON as text, names with stray blanks."""
+"""Parses meta-tools' arguments as models write them: numbers as text, JSON as text, names with stray spaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNITS: Final[tuple[Unit, ...]] = ("chars", "lines", "bytes")
 MAX_QUERY: Final = 1_000
 MAX_SELECTED: Final = 20
 MAX_FOUND: Final = 10
-"""Tools one search tells of, unless it asks for fewer."""
+"""Tools in one search result, unless fewer are requested."""
 MAX_PATTERN: Final = 500
 MAX_CONTEXT: Final = 10
 DEFAULT_LIMITS: Final[Mapping[Unit, int]] = {"chars": 8_000, "lines": 200, "bytes": 8_000}
@@ -28,7 +28,7 @@ _ARTIFACT: Final = re.compile(r"(?:artifact:)?(?:sha256:)?([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class SearchTools:
-    """Search for tools by what they do. `limit`: how many at most."""
+    """Search for tools by their function. `limit`: the maximum number."""
 
     query: str
     limit: int
@@ -36,7 +36,7 @@ class SearchTools:
 
 @dataclass(frozen=True, slots=True)
 class SelectTools:
-    """Tools by name. `dropped` are names past the most that one call takes."""
+    """Select tools by name. `dropped` are the names beyond the maximum of one call."""
 
     names: tuple[str, ...]
     dropped: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class SelectTools:
 
 @dataclass(frozen=True, slots=True)
 class ListTools:
-    """The bundles, or with `id` the tools of one."""
+    """List the bundles, or with `id` the tools of one."""
 
     id: str = ""
 
@@ -62,7 +62,7 @@ class CallTool:
 
 @dataclass(frozen=True, slots=True)
 class ReadArtifact:
-    """A part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from the end."""
+    """Read a part of an artifact: `limit` of `unit` from `offset` on; a negative offset counts from the end."""
 
     sha256: str
     offset: int
@@ -72,8 +72,8 @@ class ReadArtifact:
 
 @dataclass(frozen=True, slots=True)
 class SearchArtifact:
-    """The lines of an artifact that hold `pattern` (or match it: `is_regex`), with so many lines around each; or, with
-    `query`, what that JMESPath expression finds in an artifact that is JSON."""
+    """Find the lines of an artifact that contain `pattern` (or match it: `is_regex`), with so many lines around each;
+    or apply the JMESPath expression `query` to an artifact that is JSON."""
 
     sha256: str
     pattern: str
@@ -84,7 +84,7 @@ class SearchArtifact:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What is wrong with the arguments, with the schema in it."""
+    """Describes invalid arguments, and includes the schema."""
 
     text: str
 
@@ -93,11 +93,11 @@ Wanted = SearchTools | SelectTools | ListTools | GetToolDetails | CallTool | Rea
 
 
 class _Wrong(Exception):
-    """One sentence."""
+    """Invalid arguments, in one sentence."""
 
 
 def parse(tool: str, arguments: Any) -> Wanted:
-    """Return what a call to the meta-tool asks for."""
+    """Return the request that a meta-tool's arguments make."""
     try:
         arguments = _mapping(arguments)
         known = meta_schema(tool)["properties"]
@@ -110,7 +110,7 @@ def parse(tool: str, arguments: Any) -> Wanted:
 
 
 def _mapping(value: Any, what: str = "the arguments") -> Mapping[str, Any]:
-    """Return an object, or the text of one: some models write nested arguments as JSON text."""
+    """Return an object, or parse one from text: some models write nested arguments as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}

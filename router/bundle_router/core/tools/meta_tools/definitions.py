@@ -9,7 +9,7 @@ from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.provider_forms import Format, form_of
 
 META_SERVER: Final = "router"
-"""The server that records of these tools name. A config can't give it to another: its own names have no prefix."""
+"""Server name of these tools in records. No configured server can have it: its own names have no prefix."""
 
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
@@ -53,16 +53,16 @@ _DEFINITIONS: Final = MappingProxyType(
     }
 )
 EXECUTE: Final = "execute"
-"""Runs a program; there where a bundle's `mode` is `code`."""
+"""Runs a program; present if a bundle's `mode` is `code`."""
 NAMES: Final[tuple[str, ...]] = tuple(name for name in _DEFINITIONS if name != EXECUTE)
 READERS: Final[tuple[str, ...]] = NAMES[4:]
-"""Needed wherever a tool may give a result too large to be shown."""
+"""Needed wherever a tool's result may be too large to show."""
 
 
 def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str, ...], int]:
-    """Return the meta-tools that an array needs, and where in it they stand. All of them where there is something to
-    find, before everything else, so that it grows behind them; else the readers alone, from the first result that can
-    be read on. `fixed`: the array may not change, so they are all in it."""
+    """Return the meta-tools that an array needs, and their index in it. If there are tools behind search, all of them
+    come first, so that the array grows after them; else only the readers, from the first result that can be paged.
+    `fixed`: the array can't change, so all are in it."""
     if fixed or placement.found_by_name:
         return ((*NAMES, EXECUTE) if placement.code else NAMES), 0
     if placement.code:
@@ -71,11 +71,11 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
 
 
 _TOKENS: Final = MappingProxyType(dict(zip(_DEFINITIONS, (49, 34, 37, 43, 81, 76, 52), strict=True)))
-"""cl100k_base, OpenAI form; a test counts them again."""
+"""Tokens in cl100k_base, OpenAI form; a test counts them again."""
 
 
 def meta_definitions(names: tuple[str, ...], form: Format) -> tuple[dict[str, Any], ...]:
-    """Return the definitions of the given meta-tools in a provider's form, fresh copies."""
+    """Return fresh copies of the meta-tools' definitions in a provider's form."""
     rows = ((name, *_DEFINITIONS[name]) for name in names)
     return tuple(form_of(name, description, _copy(schema), form) for name, description, schema in rows)
 
@@ -87,7 +87,7 @@ def meta_schema(name: str) -> dict[str, Any]:
 
 
 def meta_tokens(names: tuple[str, ...]) -> int:
-    """Return what the definitions of these meta-tools cost in an array."""
+    """Return the tokens of these meta-tools' definitions in an array."""
     return sum(_TOKENS[name] for name in names)
 
 

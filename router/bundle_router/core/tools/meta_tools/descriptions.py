@@ -1,4 +1,4 @@
-"""What the meta-tools say of tools: what search found, what a bundle holds, one tool in full."""
+"""The meta-tools' answers about tools: search results, a bundle's list, one tool in full."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from bundle_router.core.tools.stubs import functions
 from bundle_router.dataclass import dataclass
 
 ANSWER_CHARS: Final = 2_000
-"""Characters of one search answer: what is found first may fill it. About 500 tokens."""
+"""Maximum characters of one search answer, about 500 tokens; the best result may fill it."""
 ABOUT_CHARS: Final = 140
 SHORT_ABOUT_CHARS: Final = 70
 PAGE: Final = 100
-"""Tools one listing names."""
+"""Tools per listing."""
 UNTRUSTED: Final = "[third party] "
 LEGEND: Final = "Untyped parameters are strings; ? may be left out."
 
 
 @dataclass(frozen=True, slots=True)
 class MetaAnswer:
-    """A text for the model, and the tools (canonical) it is about: those that may now join the array."""
+    """A text for the model, and the tools (canonical names) it is about, which may now join the array."""
 
     text: str
     tools: tuple[str, ...] = ()
     signed: tuple[str, ...] = ()
-    """Those that it gives the signatures of."""
+    """The tools whose signatures it contains."""
 
 
 @dataclass(frozen=True)
 class VisibleTools:
-    """What a run has now, as the answers see it: where its tools are, and what they are called."""
+    """The run's present tools for the answers: their places and names."""
 
     catalog: Catalog
     placement: Placement
     exposed: Mapping[str, str]
     joins: bool = True
-    """Whether what was found joins the array: false where the array can't change (MCP)."""
+    """Whether found tools join the array; false if the array can't change (MCP)."""
     described: Collection[str] = ()
-    """Tools whose signatures the agent was given at this step, and has before it still."""
+    """Tools whose signatures the agent has already received at this step."""
     room: Room = Room()
-    """What may join the array."""
+    """Budget for tools that join the array."""
 
     def where(self, tool: str) -> str:
         return self.places.get(tool, "")
@@ -57,7 +57,7 @@ class VisibleTools:
 
 
 def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
-    """Return what search found, best first: a signature and a line for each, as many as fit."""
+    """Return the search results, best first: for each a signature and a line, as many as fit."""
     places = visible.places
     known = [tool for tool in ranked if tool in places][: min(limit, MAX_FOUND)]
     if not known:
@@ -120,13 +120,13 @@ def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, st
 
 
 def _name_in_programs(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
-    """Return the name that a program has for the first of the tools that only programs call."""
+    """Return the name in programs of the first tool that only programs call."""
     by_tool = {tool: name for name, tool in functions({t: visible.exposed.get(t, t) for t in visible.places}).items()}
     return next(by_tool[tool] for tool in listed if places[tool] == "code")
 
 
 def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
-    """Return the signatures of tools that were asked for by name, and what became of the other names."""
+    """Return the signatures of tools selected by name, and what was wrong with other names."""
     places = visible.places
     rows = [_row(visible, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
     tail = [f"{LEGEND} {_how(visible, tools, places)}".rstrip()] if tools else []
@@ -136,7 +136,7 @@ def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence
 
 
 def list_bundles(visible: VisibleTools) -> MetaAnswer:
-    """Return every bundle of the decision with the number of its tools and what it is for, one line each."""
+    """Return every bundle of the decision with its number of tools and its purpose, one line each."""
     counts: dict[str, int] = {}
     for _, row in visible.placement.rows():
         counts[row.bundle] = counts.get(row.bundle, 0) + 1
@@ -169,7 +169,7 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
 
 
 def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
-    """Return one tool's description and schema, whole."""
+    """Return one tool's full description and schema."""
     card = visible.catalog.cards.get(tool)
     name = visible.exposed.get(tool, tool)
     joins = (tool,) if visible.where(tool) == "deferred" else ()

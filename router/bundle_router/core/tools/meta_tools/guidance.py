@@ -1,9 +1,9 @@
-"""What the model is told beside its tools: that there are more, how to get at them, and an index of their bundles.
+"""The guidance for the model: that there are more tools than in its array, how to get them, and an index of bundles.
 
-The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's order: that there
-are so many; each by its id and its number of tools; with what it is for; with the names of its tools. Naming bundles
-may cost more than saying more of them. Ids and descriptions are the operator's; names of an untrusted server's tools
-were listed by the operator.
+The index fits a budget by saying less of each bundle, in rounds over all of them in the decision's order: only their
+number; each with id and number of tools; then with its purpose; then with the names of its tools. Naming bundles has a
+larger budget than the later rounds. Ids and descriptions are the operator's; the tool names of an untrusted server were
+listed by the operator.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bundle_router.core.tools.meta_tools.signatures import one_line
 from bundle_router.dataclass import dataclass
 
 TOLD_TOKENS: Final = 100
-"""What the index may cost for saying more of a bundle than its name."""
+"""Maximum tokens of the index for more than the bundles' names."""
 NAMED_TOKENS: Final = 500
-"""What it may cost for naming bundles: some ninety of them."""
+"""Maximum tokens of the index for the bundles' names: some ninety bundles."""
 CHARS_A_TOKEN: Final = 2.75
-"""Characters of a token, at least (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
+"""Minimum characters per token (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
 MAX_ABOUT: Final = 90
 MAX_EVICTED: Final = 20
-"""Evicted tools that are named."""
+"""Maximum evicted tools that are named."""
 
 INTRODUCTION: Final = (
     "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one by name."
@@ -40,14 +40,14 @@ IN_CODE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A bundle in the index: the ways to write it, shortest first."""
+    """The line of a bundle in the index, in several lengths, shortest first."""
 
     ways: tuple[str, ...]
 
 
 def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
-    """Return the text for a placement; empty when nothing is behind search. `exposed`: exposed names by canonical;
-    `evicted`: tools that left the array when the step began."""
+    """Return the guidance for a placement; without tools behind search only about evicted ones. `exposed`: exposed
+    names by canonical; `evicted`: tools that left the array when the step began."""
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
@@ -64,7 +64,7 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
 
 
 def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
-    """Return the sentence that names what left the array; it stays true when one of them is asked for again."""
+    """Return the sentence about evicted tools; it stays true when one of them is asked for again."""
     if not evicted:
         return ""
     names = ", ".join(exposed.get(tool, tool) for tool in evicted[:MAX_EVICTED])
@@ -74,7 +74,7 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
-    """Return bundles in the order in which their tools wait; those of which nothing waits any more last."""
+    """Return bundles in the order of their waiting tools; those without waiting tools come last."""
     waiting = dict.fromkeys(row.bundle for place, row in placement.rows() if not MODES[place].in_array)
     return sorted(hidden, key=lambda id_: (list(waiting).index(id_) if id_ in waiting else len(waiting), id_))
 

@@ -1,4 +1,4 @@
-"""Ranking by shared words, for where the search library is not there: enough to find what is asked for by its words."""
+"""Ranks by shared words, if the search library is missing: enough to find a tool by its own words."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bundle_router.core.search.text import Analyzer
 
 _NAME: Final = 3.0
 FLOOR: Final = 0.25
-"""What a tool has to share with a query, of what the best one does, to be told of behind it."""
+"""Minimum score of a further result, as a share of the best one's."""
 _ANALYZER: Final = Analyzer()
 
 
 def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int) -> tuple[str, ...]:
-    """Return the `k` tools that share most words with the query, a word of the name counting thrice; ties by name.
+    """Return the `k` tools that share most words with the query. A word of the name counts three times; ties by name.
 
     Tools of untrusted servers come after all others.
     """
@@ -34,9 +34,9 @@ def plain_ranking(catalog: Catalog, query: str, permitted: Iterable[str], k: int
 
 
 def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, ...]:
-    """Return the ranked tools without the noise behind the best one: a query has a word or two that tell, and what
-    shares only the others ("make", "get") is not what was asked for. What ranks before the best one by words was found
-    by more than words, and stays."""
+    """Return the ranked tools without noise. A query has a word or two that matter; a tool that shares only the others
+    ("make", "get") is dropped if it ranks behind the best one by words. A tool that ranks before that one was found by
+    more than words, and stays."""
     wanted = _stems(query)
     shared = {tool: _shared_words(catalog, tool, wanted) for tool in ranked}
     counts = Counter(word for words in shared.values() for word in words)
@@ -50,7 +50,7 @@ def relevant(catalog: Catalog, query: str, ranked: Sequence[str]) -> tuple[str, 
 
 
 def _shared_words(catalog: Catalog, tool: str, wanted: frozenset[str]) -> dict[str, float]:
-    """Return the words of the query that the tool has, with what they weigh."""
+    """Return the words of the query that the tool has, with their weights."""
     card = catalog.cards.get(tool)
     about = wanted & _stems(card.description[:1_000] if card is not None else "")
     return {**dict.fromkeys(about, 1.0), **dict.fromkeys(wanted & _stems(tool), _NAME)}

@@ -1,4 +1,4 @@
-"""From the name an agent wrote to the tool it meant (rule 4 of the package)."""
+"""Resolves the name that an agent wrote to the tool it meant (rule 4 of the package)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedName:
-    """`name` is the canonical name, or the text as it was written where no permitted tool is meant. `alike`: tools that
-    it could mean as well, so that none is called; or the one it may have been meant for."""
+    """`name` is the canonical name, or the text as written if no permitted tool matches. `alike`: the matching tools if
+    there are several, so that none is called; or the most similar one."""
 
     name: str
     known: bool
@@ -25,23 +25,23 @@ class ResolvedName:
 
     @property
     def hint(self) -> str:
-        """A sentence that helps, or nothing."""
+        """A sentence that suggests a name, or nothing."""
         if len(self.alike) > 1:
             return f"It could mean {', '.join(map(repr, self.alike[:8]))}: use one of these names."
         return f"Did you mean {self.alike[0]!r}?" if self.alike else ""
 
 
 def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> ResolvedName:
-    """Return the permitted tool that is meant. `canonical`: canonical names by exposed name, of the whole catalog.
+    """Resolve a name to a permitted tool. `canonical`: canonical names by exposed name, of the whole catalog.
 
-    A canonical or exposed name means itself, permitted or not: what is asked for by name is refused by name.
+    An exact canonical or exposed name is never resolved to another tool: if it is not permitted, it is refused.
     """
     name = _own_name(written[:MAX_NAME].strip(), canonical)
     exact = canonical.get(name, name)
     if exact in permitted:
         return ResolvedName(exact, known=True)
     if name in canonical or exact in set(canonical.values()):
-        return ResolvedName(exact, known=False)  # no typo, so nothing is like it: another tool would do something else
+        return ResolvedName(exact, known=False)  # not a typo, so no similar name: another tool does something else
     wanted = _plain_name(name)
     for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
@@ -53,8 +53,8 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
 
 
 def _own_name(name: str, canonical: Mapping[str, str]) -> str:
-    """Return the name without what Claude Code and its like put before it: `mcp__server__tool`, with the server's own
-    name or with that of this router's endpoint."""
+    """Return the name without the prefix of Claude Code and others: `mcp__server__tool`, with the server's own name or
+    that of this router's endpoint."""
     if name in canonical or not name.startswith(CLIENT_PREFIX):
         return name
     rest = name.removeprefix(CLIENT_PREFIX)

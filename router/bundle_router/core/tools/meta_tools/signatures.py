@@ -1,7 +1,7 @@
-"""One line for one tool: its name, its parameters and what it does, at a tenth of its schema's tokens.
+"""One line for one tool: its name, parameters and purpose, at a tenth of its schema's tokens.
 
-A parameter without a type is a string; `?` marks what may be left out; required ones come first. A schema can be
-anything that admission let through, so every part is bounded, and what has no short form is `any`.
+A parameter without a type is a string; `?` marks an optional one; required ones come first. A schema can be anything
+that admission accepted, so every part is bounded, and a type without a short form is `any`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bundle_router.core.catalog import Card
 MAX_DESCRIPTION: Final = 300
 MAX_PARAMETERS: Final = 12
 MAX_REQUIRED: Final = 40
-"""Parameters that are named: so many of any kind, and so many if they are required."""
+"""Maximum parameters that are named: so many of any kind, and so many required ones."""
 MAX_ENUM: Final = 60
-"""Characters of an enum's values that are written out."""
+"""Maximum characters of an enum's values."""
 
 _WORDS: Final = {"integer": "int", "number": "num", "boolean": "bool", "array": "list", "null": "null"}
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\[`\"'])|(?<=[。！？])")
@@ -25,7 +25,7 @@ _NOISE: Final = re.compile(r"[*_`#]{2,}|`")
 
 
 def signature(name: str, card: Card) -> str:
-    """`name(required, count: int, optional?)`."""
+    """Return the signature: `name(required, count: int, optional?)`."""
     schema = card.input_schema()
     required = _required_names(schema)
     properties = _properties(schema)
@@ -45,7 +45,7 @@ def takes_nothing(card: Card) -> bool:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the first sentences of a description that fit `limit` characters, on one line, without decoration; one
+    """Return the first sentences of a description that fit `limit` characters, on one line, without markup. A first
     sentence that does not fit is cut at a word."""
     plain = " ".join(_NOISE.sub("", text).split())
     kept = ""
@@ -114,7 +114,7 @@ def _join_kinds(kinds: Sequence[str]) -> str:
 
 
 def _follow_reference(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Return what a reference inside the schema leads to; None for any other."""
+    """Return the target of a reference inside the schema; None for any other."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     value: Any = root

@@ -1,4 +1,4 @@
-"""What differs between what was reviewed and what a server says now, field by field."""
+"""Compares a server's reviewed definitions with its present ones, field by field."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bundle_router.dataclass import dataclass
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 
 MAX_DIFFERENCES: Final = 50
-"""Differences named per tool. A tool with more is another tool."""
+"""Maximum differences named per tool. A tool with more is another tool."""
 _CONTEXT: Final = 60
 _WINDOW: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
-    """One field that differs. `before` and `after` show the part that does, with a little around it; None: not there.
-    `path` is a JSON Pointer into the definition."""
+    """One field that differs. `before` and `after` show the differing part with some context; None: absent. `path` is a
+    JSON Pointer into the definition."""
 
     path: str
     before: str | None
@@ -35,7 +35,7 @@ class FieldDifference:
 
 @dataclass(frozen=True, slots=True)
 class ToolChange:
-    """One tool: what became of it, and what differs. `detail` says why a definition was refused."""
+    """The change of one tool, with its differences. `detail` says why a definition was refused."""
 
     tool: str
     kind: Kind
@@ -45,7 +45,7 @@ class ToolChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`server` holds differences that concern all its tools: how it is reached, and its instructions."""
+    """The changes of one server. `server`: differences that concern all its tools (origin, instructions)."""
 
     name: str
     server: tuple[FieldDifference, ...]
@@ -57,12 +57,12 @@ class Comparison:
 
     @property
     def clean(self) -> bool:
-        """Whether everything is as it was reviewed."""
+        """Whether everything matches the review."""
         return not self.server and all(change.kind == "unchanged" for change in self.tools)
 
 
 def compare(pins: Pins | None, admitted: Admitted, server: Server) -> Comparison:
-    """Pins against a server's present list. Without pins everything is new. Raises VolatileError."""
+    """Compare pins with a server's present list. Without pins everything is new. Raises VolatileError."""
     volatile = volatile_paths(server.volatile)
     before = {name: json.loads(text) for name, text in _texts(pins)}
     live = {tool.card.tool: json.loads(tool.definition) for tool in admitted.tools}
@@ -91,7 +91,7 @@ def _texts(pins: Pins | None) -> Iterator[tuple[str, str]]:
 def server_differences(
     pins: Pins | None, admitted: Admitted | None, server: Server, volatile: tuple[VolatilePath, ...]
 ) -> tuple[FieldDifference, ...]:
-    """Return what concerns all tools of the server. `admitted=None`: it was not contacted yet."""
+    """Return the differences that concern all tools of the server. `admitted=None`: it was not contacted yet."""
     if pins is None:
         return ()
     was, is_now = pins.origin, origin_of(server)
@@ -170,12 +170,12 @@ def _excerpt(value: Any) -> str:
 
 
 def report_lines(comparison: Comparison) -> list[str]:
-    """Return what `bundle-router pin` shows before it asks: nothing for a server that is as it was reviewed."""
+    """Return the lines that `bundle-router pin` shows before it asks; none for a server that matches its review."""
     lines = [f"{comparison.name}: {what}" for what in (_summary(comparison),) if what]
     for difference in comparison.server:
         lines += _difference(difference)
     for change in comparison.tools:
-        if change.kind in ("unchanged", "added"):  # what is new is shown whole by who has it
+        if change.kind in ("unchanged", "added"):  # the caller shows new definitions in full
             continue
         lines.append(
             f"  {change.kind:<8} {comparison.name}.{change.tool}" + (f"  {change.detail}" if change.detail else "")

@@ -1,6 +1,6 @@
 """The pin file: `bundles/pins/<server>.json`, written for people who review changes line by line.
 
-ASCII only, so that what is invisible shows as `\\u202e` in every editor and diff; one key a line; tools by name.
+ASCII only, so that invisible characters show as `\\u202e` in every editor and diff; one key a line; tools by name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pins_to_text(pins: Pins) -> str:
 
 
 def pins_from_text(text: str, name: str) -> Pins:
-    """Return the pins in the text; `name` is how messages call the file. Raises CorruptPins."""
+    """Parse the pins in the text; `name` is the file's name in messages. Raises CorruptPins."""
     try:
         written = _WrittenPins.model_validate(json.loads(text, object_pairs_hook=_without_repetition))
     except ValidationError as wrong:
@@ -94,7 +94,7 @@ def pins_from_text(text: str, name: str) -> Pins:
 
 
 def _check_pin(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
-    """Return the pin, when its text is the text that its digest was made of."""
+    """Return the pin after checking that its digest matches its text."""
     if row.definition.get("name") != row.tool or beyond_bounds(row.definition, _BOUNDS) is not None:
         raise _corrupt_pins(name, f"the text beside {row.tool!r} is not a definition of it")
     try:

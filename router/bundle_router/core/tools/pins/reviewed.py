@@ -1,4 +1,4 @@
-"""What was reviewed of one server, as a value, and how it comes about."""
+"""The reviewed definitions of one server as a value, and their approval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bundle_router.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a server is reached. Of headers and variables only the names: their values are secrets and may change."""
+    """How a server is reached. Only names of headers and variables: their values are secrets and may change."""
 
     transport: Transport
     url: str | None = None
@@ -39,7 +39,7 @@ def origin_of(server: Server) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One reviewed tool. `definition` is the canonical JSON of the definition as it came."""
+    """One reviewed tool. `definition` is the canonical JSON of the original definition."""
 
     tool: str
     sha256: str
@@ -50,7 +50,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Pins:
-    """What was reviewed of one server. `volatile` are the paths that were left out of the digests at that time."""
+    """The reviewed definitions of one server. `volatile` are the paths that the digests excluded at that time."""
 
     server: str
     origin: Origin
@@ -67,7 +67,7 @@ class Pins:
         return [json.loads(pin.definition) for pin in self.pins]
 
     def reviewed(self, server: Server) -> Admitted:
-        """Return the reviewed definitions as cards, digested with what the server declares volatile now."""
+        """Return the reviewed definitions as cards, with digests that exclude what the server declares volatile now."""
         tokens = {pin.tool: pin for pin in self.pins}
         admitted = admit(server, self.definitions(), self.instructions)
         tools = tuple(
@@ -81,10 +81,10 @@ class Pins:
 def approve(
     server: Server, admitted: Admitted, previous: Pins | None = None, only: Collection[str] | None = None
 ) -> Pins:
-    """Return the pins that say: this was reviewed. `only` approves those tools and keeps all others as they were.
+    """Return pins that record the present definitions as reviewed. `only` approves those tools and keeps all others.
 
-    Raises RequestError when `only` names what the server does not have, or when something changed that concerns all
-    its tools: then there is no approving some of them.
+    Raises RequestError if `only` names a tool that the server does not have, or if something changed that concerns all
+    tools, which can't be approved in part.
     """
     fresh = Pins(
         server=server.name,
@@ -116,7 +116,7 @@ def approve(
 
 
 def narrow_pins(pins: Pins, newer: Pins | None) -> Pins:
-    """Return those of the pins that newer ones hold in the same form: without what was taken back or approved since."""
+    """Return the pins that newer ones contain unchanged: without those taken back or approved since."""
     if newer is None or (pins.origin, pins.instructions) != (newer.origin, newer.instructions):
         return replace(pins, pins=())
     held = {(pin.tool, pin.sha256, pin.definition) for pin in newer.pins}
@@ -124,6 +124,6 @@ def narrow_pins(pins: Pins, newer: Pins | None) -> Pins:
 
 
 def _digested_anew(pins: Pins, server: Server) -> Pins:
-    """Return the same texts with digests that leave out what is volatile now, so that a file holds one kind."""
+    """Return the same definitions with digests for the present volatile paths, so that a file has one kind."""
     digests = {tool.card.tool: tool.card.sha256 for tool in pins.reviewed(server).tools}
     return replace(pins, pins=tuple(replace(pin, sha256=digests.get(pin.tool, pin.sha256)) for pin in pins.pins))

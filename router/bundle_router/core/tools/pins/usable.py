@@ -1,4 +1,4 @@
-"""Which tools of a server may be listed, found and called, one set for all three; and a catalog with their cards."""
+"""The tools of a server that may be listed, found and called, one set for all three; and a catalog with their cards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.dataclass import dataclass, field
 
 PinSetting = Literal["required", "trusted-may-skip"]
-"""`required`: no pin, no use. `trusted-may-skip`: a trusted server without a pin file is taken as it comes."""
+"""`required`: no use without a pin. `trusted-may-skip`: a trusted server without a pin file is used as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsableCards:
-    """`cards` by canonical name are what may be used; `drifted` are the `(server, tool)` pairs that exist and may not
-    (for `Facts.drifted`), or `(server, "*")` where all of them may not: a server without pins, or one that is another
-    than was reviewed. `open` says that tools nobody has heard of yet are not drift: the server needs no pins and
-    has not been asked."""
+    """`cards` by canonical name may be used; `drifted` are the `(server, tool)` pairs that exist and may not (for
+    `Facts.drifted`), or `(server, "*")` if none may: the server has no pins, or differs from the review. `open` says
+    that unknown tools are not drift, because the server needs no pins and has not been asked."""
 
     cards: Mapping[str, Card] = field(default_factory=dict)
     drifted: tuple[tuple[str, str], ...] = ()
@@ -34,9 +33,9 @@ def usable(
     pins: Pins | None, admitted: Admitted | None, server: Server, setting: PinSetting, reviewed: Admitted | None = None
 ) -> UsableCards:
     """Return the tools of one server that may be used now. `admitted=None`: it has not been contacted, so its pins
-    stand.
+    apply.
 
-    `reviewed` is `pins.reviewed(server)` where the caller has kept it. Raises VolatileError.
+    `reviewed` is `pins.reviewed(server)` if the caller has cached it. Raises VolatileError.
     """
     if pins is None:
         return _unpinned_cards(admitted, server, setting)
@@ -62,10 +61,10 @@ def _unpinned_cards(admitted: Admitted | None, server: Server, setting: PinSetti
 
 
 def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) -> tuple[tuple[str, str], ...]:
-    """Return the `(server, tool)` pairs for `Facts.drifted`, given the canonical names that config speaks of.
+    """Return the `(server, tool)` pairs for `Facts.drifted` among the canonical names in the config.
 
-    A tool that nobody reviewed is drift like a changed one. Servers that are not in `by_server` (the local ones) are
-    not judged. A server that drifted as a whole is one pair.
+    An unreviewed tool is drift like a changed one. Servers that are not in `by_server` (the local ones) are not judged.
+    A server that drifted as a whole is one pair.
     """
     found = {pair for one in by_server.values() for pair in one.drifted}
     for name in tools:
@@ -77,8 +76,7 @@ def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) ->
 
 
 def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
-    """Return the catalog with the cards of the pins that its servers may be used by. Contacts nobody: pins are what is
-    known.
+    """Return the catalog with the cards of usable pins. Contacts nobody, because pins are known.
 
     Raises VolatileError, and nothing that config was checked for.
     """
@@ -87,7 +85,7 @@ def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
 
 
 def with_cards(catalog: Catalog, known: Iterable[UsableCards]) -> Catalog:
-    """Return the catalog with the cards of what is usable added, and globs over these servers expanded."""
+    """Return the catalog with the usable cards added, and globs over these servers expanded."""
     cards = {name: card for one in known for name, card in one.cards.items()}
     if not cards:
         return catalog
@@ -99,7 +97,7 @@ def with_cards(catalog: Catalog, known: Iterable[UsableCards]) -> Catalog:
 
 
 def _expand_globs(bundle: Bundle, by_server: Mapping[str, list[str]], servers: Mapping[str, Server]) -> Bundle:
-    """Return the bundle with the tools its globs cover. They stay globs besides: the server may list more."""
+    """Return the bundle with the tools of its globs. The globs stay too, because the server may list more."""
     found = {
         name
         for pattern in bundle.patterns

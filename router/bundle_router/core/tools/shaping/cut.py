@@ -1,4 +1,4 @@
-"""Bounds what the model sees: text keeps head and tail at line ends, JSON keeps whole leading items."""
+"""Bounds the text for the model: text keeps head and tail at line ends, JSON keeps whole leading items."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HEAD_SHARE: Final = 0.6
 """The head says what a result is, the tail how it ended (a test run's summary, an error's last line)."""
 
 _SEARCHED: Final = 4
-"""Levels below which the large array of a JSON value is no longer looked for."""
+"""Levels of a JSON value that are searched for its largest array."""
 _REFERENCE: Final = re.compile(r"\[artifact artifact:sha256:[0-9a-f]{64}[^\[\]\n]{0,400}\]")
 _ESCAPE: Final = re.compile(r"\\u[0-9a-f]{0,4}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class CutText:
-    """`text` with its notice; `kept` characters of it are the result's own. `rule` names what was done."""
+    """`text` with its notice; `kept` characters of it come from the result. `rule` names what was done."""
 
     text: str
     kept: int
@@ -29,7 +29,7 @@ class CutText:
 
 
 def shares(sizes: Sequence[int], cap: int) -> list[int]:
-    """Return how many characters each piece may have: small pieces whole, the rest of the cap in equal parts."""
+    """Return the maximum characters of each piece: small pieces whole, the others equal parts of the rest."""
     granted = [0] * len(sizes)
     left = cap
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
@@ -40,9 +40,9 @@ def shares(sizes: Sequence[int], cap: int) -> list[int]:
 
 
 def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
-    """Head and tail of a text longer than `budget` characters, cut at line ends where there are any near.
+    """Return head and tail of a text longer than `budget` characters, cut at line ends if there are any near.
 
-    `hidden`: characters already missing somewhere in the middle, counted in the notice.
+    `hidden`: characters already missing in the middle, which the notice counts too.
     """
     head_end = _cut_before(text, int(budget * HEAD_SHARE))
     tail_start = _cut_after(text, len(text) - (budget - int(budget * HEAD_SHARE)))
@@ -56,7 +56,7 @@ def head_tail(text: str, budget: int, hidden: int = 0) -> CutText:
 def leading_items(value: Any, budget: int) -> CutText | None:
     """Return the value with only the leading items of its largest array, within `budget` characters of compact JSON.
 
-    None when there is no array whose items could be left out to make it fit, or when not one item fits.
+    None if there is no array that could be shortened enough, or if not one item fits.
     """
     found = _large_array(value)
     if found is None:
@@ -78,12 +78,12 @@ def leading_items(value: Any, budget: int) -> CutText | None:
 
 
 def compact(value: Any) -> str:
-    """Return the value as the model sees it: compact JSON in its own order, invisible characters escaped."""
+    """Return the value as compact JSON in its own order, with invisible characters escaped."""
     return visible(dump(value))
 
 
 def _large_array(value: Any) -> tuple[list[str], list[Any]] | None:
-    """Return the array that makes up most of the value, with the keys that lead to it."""
+    """Return the array that makes up most of the value, with its path of keys."""
     path: list[str] = []
     for _ in range(_SEARCHED):
         if isinstance(value, list):
@@ -106,7 +106,7 @@ def _with_items(value: Any, path: Sequence[str], items: list[Any]) -> Any:
 
 
 def _cut_before(text: str, at: int) -> int:
-    """Return a place at or before `at`: behind a line end if one is in the second half, never inside a reference."""
+    """Return a position at or before `at`: after a line end if one is in the second half, never inside a reference."""
     at = _edge_outside(text, at, before=True)
     line_end = text.rfind("\n", at // 2, at)
     if line_end >= 0:
@@ -115,14 +115,14 @@ def _cut_before(text: str, at: int) -> int:
 
 
 def _cut_after(text: str, at: int) -> int:
-    """Return the same for the start of the tail: at or behind `at`."""
+    """Return such a position for the start of the tail: at or after `at`."""
     at = _edge_outside(text, at, before=False)
     line_end = text.find("\n", at - 1 if at else 0, at + (len(text) - at) // 2)
     return line_end + 1 if line_end >= 0 else at
 
 
 def _edge_outside(text: str, at: int, *, before: bool) -> int:
-    """`at`, or the edge of the artifact reference that it stands in."""
+    """Return `at`, or the edge of the artifact reference that contains it."""
     opened = text.rfind("[artifact ", max(0, at - 600), at)
     match = _REFERENCE.match(text, opened) if opened >= 0 else None
     if match is None or match.end() <= at:

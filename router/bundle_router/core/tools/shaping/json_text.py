@@ -1,9 +1,8 @@
-"""JSON of any size, read and written so that other threads have their turn: Python's codec holds the interpreter until
-it is through.
+"""Reads and writes JSON of any size without blocking other threads: Python's codec holds the GIL until it has finished.
 
-While a text is read, each object and each number of it is handed through a function of Python, where the interpreter
-may pass to another thread. What is written is handed to the codec in pieces that hold no more than a few thousand
-values. What is still one piece: a text, and a list of nothing but texts, `true`s or empty lists.
+Reading passes each object and each number through a Python function, where the GIL can be released. Writing gives the
+codec pieces of at most a few thousand values. Still undivided: a single text, and a list of only texts, `true`s or
+empty lists.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 LARGE: Final = 128 * 1024
-"""Characters from which on a text is read that way; it takes a third longer."""
+"""Characters from which a text is read that way, which takes a third longer."""
 _LEVELS: Final = 200
-"""Levels down to which a value is taken apart; what is below is one piece."""
+"""Levels of a value that are divided; deeper parts are one piece."""
 _BATCH: Final = 2_048
 _CONTAINERS: Final = (dict, list, tuple)
-encode_small: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `json` makes one each time
+encode_small: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `dumps` makes one each time
 
 
 def parse(text: str) -> Any:
-    """Return the JSON object or array that the text is; None when it is neither."""
+    """Return the JSON object or array in the text; None if it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -35,7 +34,7 @@ def parse(text: str) -> Any:
 
 
 def parse_finite(text: str) -> Any:
-    """Return the JSON value that a large text is, null for what is no number. Raises ValueError, RecursionError."""
+    """Return the JSON value of a large text, with null for NaN and infinities. Raises ValueError, RecursionError."""
     return _FINITE.decode(text)
 
 
@@ -45,7 +44,7 @@ def dump(value: Any, *, indented: bool = False) -> str:
 
 
 def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[str]:
-    """Yield what `dumped` joins: no piece holds more than one text, or a few thousand values."""
+    """Yield the pieces that `dump` joins: none holds more than one text, or a few thousand values."""
     line = "\n" + " " * level if indented else ""
     if level >= _LEVELS or _weight(value) < _BATCH:
         yield _written(value, line)
@@ -76,10 +75,10 @@ def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[st
 
 
 def _written(value: Any, line: str) -> str:
-    """Return a value in one go: compact, or with the ends of its lines where it stands."""
+    """Return the JSON of a value in one go: compact, or indented for its place."""
     if not line:
         return encode_small(value)
-    try:  # Python's own takes ten times as long where it indents
+    try:  # Python's own encoder takes ten times as long with indentation
         text = to_json(value, indent=1, inf_nan_mode="constants").decode()
     except ValueError:  # a lone surrogate
         text = json.dumps(value, ensure_ascii=False, indent=1)
@@ -87,7 +86,7 @@ def _written(value: Any, line: str) -> str:
 
 
 def _weight(value: Any) -> int:
-    """Return how many values there are inside a value, counted as far as a piece may go."""
+    """Return the number of values inside a value; counting stops at the maximum of a piece."""
     if not isinstance(value, _CONTAINERS):
         return 0
     todo, weight = [value], 0
@@ -107,7 +106,7 @@ def _finite(text: str) -> float | None:
 
 
 def no_number(_constant: str) -> None:
-    """Return what stands for NaN and the infinities, which are no JSON: null, as in JavaScript."""
+    """Return null for NaN and the infinities, which are no JSON, as JavaScript does."""
 
 
 decode_small: Final = json.JSONDecoder(parse_constant=no_number).decode

@@ -1,7 +1,7 @@
-"""A stored artifact in the form a provider takes. Made on request and handed to the engine: never recorded, never text.
+"""Stored artifacts in providers' forms. Made on request for the engine: never recorded, never text.
 
-What a provider does not take, is empty or too large, becomes a sentence that says so: a model that is told gets on, a
-request that is refused does not.
+An artifact that a provider does not accept, or that is empty or too large, becomes a sentence: a model that is told can
+continue, while a refused request can't.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO: Final = {"audio/wav": "wav", "audio/mpeg": "mp3"}
 PDF: Final = "application/pdf"
 MAX_BYTES: Final[dict[Format, int]] = {"openai": 15_000_000, "anthropic": 3_750_000, "mcp": 700_000}
-"""Bytes that are put into one message: what providers take is counted after base64, which adds a third (Anthropic: 5 MB
-an image; OpenAI: 20 MB; one MCP event: 1 MiB). Larger ones are named, and over MCP linked."""
+"""Maximum bytes in one message. Providers count after base64, which adds a third (Anthropic: 5 MB an image; OpenAI: 20
+MB; one MCP event: 1 MiB). Larger ones are named, and over MCP linked."""
 MAX_TEXT: Final = 200_000
 
 
@@ -51,7 +51,7 @@ def _base64(data: bytes) -> str:
 
 
 def _text(kind: str, data: bytes) -> str | None:
-    """Return the text that the bytes are, cut; None for what is not text."""
+    """Return the bytes as text, cut; None if they are no text."""
     if not (kind.startswith("text/") or kind in ("application/json", "application/xml", "image/svg+xml")):
         return None
     text = data.decode("utf-8", "replace")

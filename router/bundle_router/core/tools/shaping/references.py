@@ -1,11 +1,11 @@
-"""Finds bytes in a result (media blocks, base64, `data:` URIs) and puts artifact references in their place.
+"""Finds bytes in a result (media blocks, base64, `data:` URIs) and replaces them by artifact references.
 
-What is taken for a payload:
+A payload is:
 - a `Media` block; the `data` of an MCP image or audio object and the `blob` of an MCP resource, at any length;
-- a base64 `data:` URI whose bytes are media, at any length, or that is long, whatever it holds;
+- a base64 `data:` URI whose bytes are media, at any length, or any long one;
 - a long run of base64 in text (also broken into lines), and a JSON string that is base64, whose bytes are media;
-- a very long run of base64 whose letters are as mixed as those of bytes. `xxxx…` is base64 too, and stays.
-"Media" is what `describe` says of the decoded bytes. Base64 that was cut off somewhere is decoded as far as it goes.
+- a very long run of base64 with letters as mixed as those of bytes. `xxxx…` is base64 too, and stays. "Media" is
+  decided by `describe` on the decoded bytes. Base64 that was cut off is decoded as far as it goes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bundle_router.core.models import Media
 from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Role
 
 LONG: Final = 256
-"""Characters. No shorter run of base64 in running text is looked at; none as long is left if it is media."""
+"""Minimum characters of a base64 run in text. Shorter ones are not examined; no run of media this long is left."""
 VERY_LONG: Final = 4096
 _SHORTEST: Final = 64
-"""No shorter string is base64, unless the object it is in says so."""
+"""Minimum characters of a base64 string, unless its object declares it."""
 MAX_BLOBS: Final = 256
-"""Artifacts of one result. What comes beyond is left out in words: 8 MB can hold 85,000 one-pixel images."""
+"""Maximum artifacts of one result. Further ones are described in words: 8 MB can hold 85,000 one-pixel images."""
 MAX_LOOKS: Final = 2_000
-"""Payloads of one result whose bytes are looked at, so that no result can keep the router busy for seconds."""
+"""Maximum payloads of one result that are examined, so that no result can keep the router busy for seconds."""
 MAX_DEPTH: Final = 100
 
 _MEDIA: Final = (
@@ -38,12 +38,12 @@ _MEDIA: Final = (
 )
 _UNIT: Final = r"(?:[A-Za-z0-9+/_-]|\\/)"
 _STEP: Final = 64
-"""A run is looked for at every 64th character only: one of 256 has a whole block of 64 behind one of them."""
+"""Runs are searched for at every 64th character only: a run of 256 has a whole block of 64 after one of them."""
 _BLOCK: Final = re.compile(rf"{_UNIT}{{{_STEP}}}")
 _ALPHABET: Final = string.ascii_letters + string.digits + "+/_-"
 _WINDOW: Final = 64 * 1024
-"""Characters that one regular expression looks at in one go: it holds the interpreter until it is through."""
-# Loops below are not possessive: before Python 3.11.5 one goes wrong whose body may fail half way.
+"""Maximum characters per regular expression match, which holds the GIL until it has finished."""
+# The loops below are not possessive: before Python 3.11.5 those fail if their body may fail half-way.
 _MORE: Final = re.compile(rf"{_UNIT}*")
 _WRAPPED: Final = re.compile(r"(?m)^[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n")
 _MORE_WRAPPED: Final = re.compile(r"(?:[ \t]{0,16}[A-Za-z0-9+/]{60,80}\r?\n)*")
@@ -60,7 +60,7 @@ _PLAIN: Final = re.compile(r"[^\s\"'<>`]*+")
 _STARTS: Final = re.compile(
     r"iVBORw0KGgo|/9j/[24]|R0lGODdh|R0lGODlh|UklGR|JVBERi0|T2dnUw|ZkxhQ|SUQz|GkXfow|UEsDB|H4sIA|AAAA.GZ0eX"
 )
-"""How the base64 of common media begins: where a payload may start inside a run. `describe` has the last word."""
+"""Base64 prefixes of common media: where a payload may start inside a run. `describe` decides."""
 _MAX_STARTS: Final = 8
 _LETTERS: Final = re.compile(r"[A-Za-z0-9+/_-]*+")
 _MIME: Final = re.compile(r"[a-z0-9]{1,30}/[a-z0-9.+-]{1,80}")
@@ -69,7 +69,7 @@ _SAME: Final = {"image/jpg": "image/jpeg", "audio/x-wav": "audio/wav", "audio/wa
 
 
 class References:
-    """The payloads of one result: replaces them, and keeps their bytes, each content once."""
+    """The payloads of one result: replaces them, and collects their bytes without duplicates."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
@@ -78,11 +78,11 @@ class References:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """In the order they were met."""
+        """The blobs, in the order of their first occurrence."""
         return tuple(self._blobs.values())
 
     def keep_full(self, data: bytes) -> Blob:
-        """Return the blob of the whole result; it is kept however many media there are."""
+        """Return the blob of the whole result; it is kept however many other blobs there are."""
         return self._keep(data, hashlib.sha256(data).hexdigest(), "full_result", self._describe(data))
 
     def media(self, block: Media) -> str:
@@ -100,7 +100,7 @@ class References:
         return _replace_spans(text, _runs(text), self._of_run)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Return the JSON value with its payloads replaced. What has none is given back itself."""
+        """Return the JSON value with its payloads replaced; the same object if it has none."""
         if isinstance(value, str):
             return self._string(value)
         if not isinstance(value, dict | list):
@@ -139,7 +139,7 @@ class References:
         return self.text(text)
 
     def _declared_payload(self, payload: str, holder: dict[str, Any]) -> str:
-        """Return the payload of an object that says it is one: an MCP image, audio or blob resource."""
+        """Return the replacement for the payload of an MCP image, audio or blob resource object."""
         words = (holder.get(key) for key in ("mimeType", "mime_type", "media_type"))
         claimed = next((word for word in words if isinstance(word, str)), "")
         joined = "".join(payload.split())
@@ -222,14 +222,14 @@ class References:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether there can be no payload in a value, as most are too short for one."""
+    """Return whether the value can't hold a payload, as most are too short for one."""
     if isinstance(value, str):
         return len(value) < _SHORTEST and "data:" not in value and "DATA:" not in value
     return not isinstance(value, dict | list)
 
 
 def _payload_key(value: dict[str, Any]) -> str | None:
-    """Return the key whose string is base64 because the object's other keys say so."""
+    """Return the key whose string the object's other keys declare to be base64."""
     if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
         return "data"
     if isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value):
@@ -241,7 +241,7 @@ Span = tuple[int, int]
 
 
 def _replace_spans(text: str, spans: Iterable[Span], replace: Callable[[str], str]) -> str:
-    """Return the text with something else in place of each span."""
+    """Return the text with each span replaced."""
     parts: list[str] = []
     at = 0
     for start, end in spans:
@@ -251,14 +251,14 @@ def _replace_spans(text: str, spans: Iterable[Span], replace: Callable[[str], st
 
 
 def _end(unit: re.Pattern[str], text: str, start: int) -> int:
-    """Return where the units that begin at `start` end, found window by window."""
+    """Return the end of the units that begin at `start`, found window by window."""
     while (found := unit.match(text, start, start + _WINDOW)) is not None and found.end() > start:
         start = found.end()
     return start
 
 
 def _is_base64(text: str, least: int) -> bool:
-    """Return whether the whole text is base64 of at least so many characters, padded or not."""
+    """Return whether the whole text is base64 of at least `least` characters, padded or not."""
     end = _end(_LETTERS, text, 0)
     return end >= least and text[end : end + 3] in ("", "=", "==")
 
@@ -283,7 +283,7 @@ def _uris(text: str) -> Iterator[Span]:
 
 
 def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
-    """Return the next match of a short pattern, looked for window by window."""
+    """Return the next match of a short pattern, searched window by window."""
     while at < len(text):
         if found := pattern.search(text, at, at + _WINDOW):
             return found
@@ -292,7 +292,7 @@ def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str] | Non
 
 
 def _line_blocks(text: str) -> Iterator[Span]:
-    """At least three lines of base64 that are as long as encoders break them, with the shorter line that ends them."""
+    """Yield blocks of at least three equally long lines of base64, with the shorter last line."""
     at = 0
     while (found := _search(_WRAPPED, text, at)) is not None:
         at = _end(_MORE_WRAPPED, text, found.start())
@@ -303,7 +303,7 @@ def _line_blocks(text: str) -> Iterator[Span]:
 
 
 def _runs(text: str) -> Iterator[Span]:
-    """Yield the runs of at least `LONG` characters of base64, `\\/` being one of them."""
+    """Yield the runs of at least `LONG` characters of base64, where `\\/` counts as one."""
     at = done = 0
     while at < len(text):
         block = _BLOCK.match(text, at)
@@ -319,7 +319,7 @@ def _runs(text: str) -> Iterator[Span]:
 
 
 def _start(text: str, least: int, at: int) -> int:
-    """Return where the run begins that goes on at `at`, looked for as far back as `least`."""
+    """Return the start of the run that contains `at`, not before `least`."""
     while True:
         at = least + len(text[least:at].rstrip(_ALPHABET))
         if at <= least or text[at - 1] != "\\" or text[at : at + 1] != "/":
@@ -328,7 +328,7 @@ def _start(text: str, least: int, at: int) -> int:
 
 
 def _starts_in(segment: str) -> list[int]:
-    """Return where media may begin inside a segment of base64, the first few."""
+    """Return the first few positions in a base64 segment where media may begin."""
     found: list[int] = []
     at = 1
     while len(found) < _MAX_STARTS and (start := _search(_STARTS, segment, at)) is not None:
@@ -338,14 +338,14 @@ def _starts_in(segment: str) -> list[int]:
 
 
 def _segment_end(run: str, start: int) -> int:
-    """Return where the longest piece ends that uses one alphabet, `+/` or `-_`: no encoder mixes them."""
+    """Return the end of the longest piece in one alphabet, `+/` or `-_`: no encoder mixes them."""
     standard = min((at for letter in "+/" if (at := run.find(letter, start)) >= 0), default=-1)
     url_safe = min((at for letter in "-_" if (at := run.find(letter, start)) >= 0), default=-1)
     return max(standard, url_safe) if standard >= 0 and url_safe >= 0 else len(run)
 
 
 def _decode(payload: str) -> bytes | None:
-    """Return the bytes of base64 in either alphabet, padded or not; a last lone character is left out."""
+    """Decode base64 of either alphabet, padded or not; a single last character is ignored."""
     body = payload.rstrip("=")
     if len(body) % 4 == 1:
         body = body[:-1]
@@ -358,7 +358,7 @@ def _decode(payload: str) -> bytes | None:
 
 
 def _looks_like_bytes(run: str) -> bool:
-    """Return True for a very long run in which most of the alphabet appears, as in any compressed or random bytes."""
+    """Return whether the run is very long and uses most of the alphabet, as compressed or random bytes do."""
     if len(run) < VERY_LONG:
         return False
     letters = set(run[:VERY_LONG])
@@ -377,7 +377,7 @@ def _as_claimed(claimed: str) -> str:
 
 
 def _unless_same(claimed: str, sniffed: str) -> str:
-    """Return the claim, where it says something else than the bytes do."""
+    """Return the claimed type if it differs from the sniffed one."""
     essence = claimed.partition(";")[0].strip().lower()
     same = _SAME.get(essence, essence) == sniffed.partition(";")[0] or essence == "application/octet-stream"
     return "" if same else _as_claimed(claimed)

@@ -1,4 +1,4 @@
-"""The order of shaping: copies dropped, payloads replaced, characters made visible, size bounded, failures flagged."""
+"""The steps of shaping: drop duplicates, replace payloads, make characters visible, bound the size, flag failures."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ READING: Final = "read_artifact reads it in pages, search_artifact searches it"
 EMPTY: Final = "[the tool returned nothing]"
 
 _NAMED: Final = 20
-"""Artifacts named in the last notice because their own place was cut."""
+"""Maximum artifacts named in the last notice because their own place was cut."""
 _MARGIN: Final = 1_000
 _SHORT_JSON: Final = 12_000
-"""Characters of text that are parsed to see whether the JSON says that it failed."""
+"""Maximum characters of a text that is parsed to see whether its JSON reports a failure."""
 _APART: Final = 16
-"""Pieces that are cut one by one; more are cut as one text."""
+"""Maximum pieces that are cut one by one; more are cut as one text."""
 _RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One block on its way: `shown` is what the model sees if it fits."""
+    """One block during shaping: `shown` is what the model sees if it fits."""
 
     text: str
     shown: str
     value: Any = None
-    """The JSON it came as, payloads replaced; None for text."""
+    """Its JSON value with payloads replaced; None for text."""
     escaped: bool = False
     hidden: int = 0
-    """Characters of a very long text between the parts of `shown`: they were not escaped, as no cut reaches them."""
+    """Characters of a very long text between the parts of `shown`. They were not escaped, as no cut keeps them."""
     uri: str = ""
-    """Of a resource; the first line of `shown` then says so."""
+    """URI of a resource; then the first line of `shown` names it."""
     mime_type: str = ""
     size: int = 0  # of the JSON `value`
 
     @property
     def full(self) -> str:
-        """What an artifact of it holds."""
+        """Its full text, for an artifact."""
         if self.value is None:
             return self.text
         return without_surrogates(dump(self.value, indented=True))
@@ -57,10 +57,10 @@ class _Piece:
 
 
 def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> ShapedResult:
-    """Return what the model sees of a result, and the bytes to store with it.
+    """Return the text of a result for the model, and the bytes to store.
 
-    `max_chars` bounds the characters kept; notices (under 3,000 characters) come on top. `describe` says what bytes
-    are; `reading` tells the model how to get at the artifact of a result that was cut.
+    `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
+    bytes; `reading` tells the model how to read the artifact of a cut result.
     """
     kept_blocks = without_copies(blocks)
     references = References(describe)
@@ -101,7 +101,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
     text = _title_text(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
-    margin = 2 * max_chars + _MARGIN  # escaping halves at most (`\r\n`), so each margin can fill the cap alone
+    margin = 2 * max_chars + _MARGIN  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]
     escaped = parts != ends or whole != text
@@ -112,7 +112,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
 
 
 def _title_text(block: Text) -> str:
-    """Return the text, under a line that names the resource where it is one's."""
+    """Return the text; for a resource, under a line that names it."""
     if not block.uri:
         return block.text
     return f"[resource {_line(block.uri)}{f', {_line(block.mime_type)}' if block.mime_type else ''}]\n{block.text}"
@@ -123,7 +123,7 @@ def _line(text: str) -> str:
 
 
 def _bound_pieces(pieces: Sequence[_Piece], shown: str, max_chars: int) -> list[CutText]:
-    """Return the pieces cut so that together, with the line ends between them, they keep at most `max_chars`."""
+    """Return the pieces cut so that together, joined by line ends, they have at most `max_chars`."""
     if len(pieces) > min(_APART, max_chars):
         return [head_tail(shown, max_chars, sum(piece.hidden for piece in pieces))]
     granted = shares([len(piece.shown) for piece in pieces], max(0, max_chars - len(pieces) + 1))
@@ -138,7 +138,7 @@ def _fit(piece: _Piece, budget: int) -> CutText:
 
 
 def _notice(text: str, references: References, pieces: Sequence[_Piece], reading: str) -> str:
-    """Return where the whole result is, how to read it, and which artifacts lost their place in the text."""
+    """Return the notice: where the full result is, how to read it, and which artifacts lost their place in the text."""
     cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
     full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
     whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {reading}]"
@@ -149,7 +149,7 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece], reading
 
 
 def _says_failed(pieces: Sequence[_Piece]) -> bool:
-    """Judged by the first thing the result says."""
+    """Return whether the first piece of the result reports a failure."""
     first = next((piece for piece in pieces if piece.shown.strip()), None)
     if first is None:
         return False
@@ -166,17 +166,17 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
     try:
         return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:
-        return 0  # deeper than JSON's own encoder goes; what is shown of it is bounded by References.value
+        return 0  # too deep for the JSON encoder; References.value bounds what is shown of it
 
 
 # --- what is said twice -----------------------------------------------------------------------------------------------
-# Servers that return a structured value repeat it as text: as the same JSON, as the plain string inside a wrapper
-# (`{"result": "…"}`, `{"content": "…"}`), or as one text block per item of a list. JSON is kept as the value (its
-# compact form is half the tokens of the pretty one), a plain string as the text.
+# Servers repeat a structured value as text: as the same JSON, as the plain string inside a wrapper
+# (`{"result": "…"}`, `{"content": "…"}`), or as one text block per item of a list. Of JSON the value is kept (its
+# compact form has half the tokens of the indented one), of a plain string the text.
 
 
 def without_copies(blocks: Sequence[Block]) -> list[Block]:
-    """Return the blocks in order, each thing said once."""
+    """Return the blocks in order, without duplicates."""
     kept: list[Block | None] = list(blocks)
     for at, block in enumerate(blocks):
         if isinstance(block, Data) and any(_settle(kept, at, value) for value in _forms(block.value)):
@@ -185,13 +185,13 @@ def without_copies(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _forms(value: Any) -> list[Any]:
-    """Return the value, and what is inside it when it is a wrapper with a single key."""
+    """Return the value, and its content if it is a wrapper with a single key."""
     inner = [next(iter(value.values()))] if isinstance(value, dict) and len(value) == 1 else []
     return [value, *inner]
 
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
-    """Return True when the texts say what the value says; the better of the two then stands in the texts' place."""
+    """Return whether the texts repeat the value. If so, keep the better of the two in the texts' place."""
     texts = [(index, block.text) for index, block in enumerate(kept) if isinstance(block, Text) and not block.uri]
     for index, text in texts:
         if _is_same_json(text, value):
@@ -219,7 +219,7 @@ def _is_same_json(text: str, value: Any) -> bool:
 
 
 def _is_equal_json(left: Any, right: Any) -> bool:
-    """Equal as JSON: unlike Python's, `1` and `true` differ, and NaN equals nothing."""
+    """Return whether both are equal as JSON: unlike in Python, `1` and `true` differ, and NaN equals nothing."""
     waiting = [(left, right)]
     while waiting:
         one, other = waiting.pop()
@@ -237,14 +237,14 @@ def _is_equal_json(left: Any, right: Any) -> bool:
 
 
 # --- failures that come dressed as success ----------------------------------------------------------------------------
-# Measured on 83 recorded results of 28 real servers: of 116 calls several failed in plain text without `isError`
-# ("Error searching libraries: TypeError: fetch failed", "Failed to retrieve balance"). A flag, never a verdict: the
-# result is left as it is.
+# Of 116 recorded calls to 28 real servers (83 results), several failed in plain text without `isError` ("Error
+# searching libraries: TypeError: fetch failed", "Failed to retrieve balance"). This only sets a flag; the result is
+# unchanged.
 
 LOOKS_LIKE_ERROR: Final = "looks_like_error"
 
 _LONGEST: Final = 2_000
-"""Characters. Errors are short; a long text that begins with "Error:" is more likely about errors."""
+"""Maximum characters of an error. A longer text that begins with "Error:" is more likely about errors."""
 _FIRST_WORDS: Final = re.compile(
     r"""(?x) [\s"'\[]{0,4} (?:❌\s*|\#{1,6}\s+|\*\*)?
     (?: (?:fatal\s+|internal\s+|unexpected\s+|mcp\s+)? [Ee]rror \s* (?::|$|\n|-?\d|- )
@@ -265,12 +265,12 @@ _FALSE_FAILS: Final = ("success", "ok", "succeeded")
 
 
 def looks_like_error(text: str) -> bool:
-    """Return True when a short text begins the way failures begin."""
+    """Return whether a short text begins as failures do."""
     return len(text) <= _LONGEST and _FIRST_WORDS.match(text) is not None
 
 
 def says_failed(value: Any) -> bool:
-    """Return True when a JSON object says so itself: `success: false`, `isError: true`, or a filled `error`."""
+    """Return whether a JSON object reports a failure: `success: false`, `isError: true`, or a filled `error`."""
     if not isinstance(value, dict):
         return False
     if any(value.get(key) is True for key in _TRUE_FAILS) or any(value.get(key) is False for key in _FALSE_FAILS):
@@ -280,14 +280,14 @@ def says_failed(value: Any) -> bool:
 
 
 # --- how much work a result is ----------------------------------------------------------------------------------------
-# Told by looking at no more of it than that takes.
+# Counting stops as soon as the answer is known.
 
 _EACH: Final = 16
-"""What a value weighs besides its characters: an array of a thousand numbers is no small result."""
+"""Weight of a value besides its characters: an array of a thousand numbers is no small result."""
 
 
 def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
-    """Return whether text and JSON are at most `max_chars`, roughly, and nothing is media."""
+    """Return whether text and JSON have at most `max_chars`, roughly, and there is no media."""
     left = max_chars
     for block in blocks:
         if isinstance(block, Text):
@@ -302,14 +302,14 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
 
 
 def _budget_left(value: Any, left: int) -> int:
-    """Return what is left of a budget after a JSON value; negative as soon as it is spent."""
+    """Return the rest of a budget after a JSON value; negative as soon as it is exceeded."""
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()
         left -= _EACH
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, dict | Mapping):  # the first is quick to tell
+        elif isinstance(value, dict | Mapping):  # the check for dict is fast
             left -= sum(map(len, value)) if len(value) <= left else left + 1
             todo += value.values()
         elif isinstance(value, list | tuple):

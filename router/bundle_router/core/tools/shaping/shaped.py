@@ -1,4 +1,4 @@
-"""The values that shaping takes and gives."""
+"""Values of shaping."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bundle_router.core.models.artifacts import Artifact
 from bundle_router.dataclass import dataclass, field
 
 Role = Literal["media", "embedded", "full_result", "program"]
-"""`media`: a media block; `embedded`: found inside text or JSON; `full_result`: a result that was cut, whole."""
+"""`media`: a media block; `embedded`: found inside text or JSON; `full_result`: the full text of a cut result."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFacts:
-    """What bytes are, by their own header: sniffed MIME type, pixels and seconds where the header says."""
+    """Facts from the bytes' own header: sniffed MIME type, and pixels and seconds if it has them."""
 
     mime_type: str
     width: int | None = None
@@ -23,12 +23,12 @@ class MediaFacts:
 
 
 Describe = Callable[[bytes], MediaFacts]
-"""Looks at bytes and says what they are. A value handed in, so that shaping stays pure."""
+"""Describes bytes. Passed in, so that shaping stays pure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes to store. `claimed_type` and `name` are the tool's words: recorded, not believed."""
+    """Bytes to store. `claimed_type` and `name` are the tool's claims: recorded, not trusted."""
 
     data: bytes = field(repr=False)
     sha256: str
@@ -49,8 +49,8 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a result as the model sees it. With a `uri` it is the text of a resource that came within the result,
-    without the line that says so."""
+    """A piece of a result as the model sees it. With a `uri` it is the text of an embedded resource, without the line
+    that names it."""
 
     text: str
     uri: str = ""
@@ -61,10 +61,10 @@ class Part:
 class ShapedResult:
     """A result as the model sees it. Every blob is named in the text, or in the full result that the text names.
 
-    `original_bytes`: what the tool gave (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
-    `rule`: what was done, joined by `+` in this order: `copies`, `references`, `escapes`, `leading_items`,
-    `head_tail`, `dropped`; `as_is` when nothing was. `flags`: `looks_like_error`. `parts`: the text once more, piece by
-    piece, where a resource came within the result and nothing was cut; else empty.
+    `original_bytes`: the tool's result (text as UTF-8, JSON compact, media as bytes). `kept_bytes`: `text` as UTF-8.
+    `rule`: the steps taken, joined by `+` in this order: `copies`, `references`, `escapes`, `leading_items`,
+    `head_tail`, `dropped`; `as_is` if none. `flags`: `looks_like_error`. `parts`: the text piece by piece, if the
+    result has embedded resources and nothing was cut; else empty.
     """
 
     text: str
@@ -77,5 +77,5 @@ class ShapedResult:
 
     @classmethod
     def empty(cls) -> ShapedResult:
-        """For a call that gave nothing because it was cancelled or never made."""
+        """Return the result of a call without one, because it was cancelled or never made."""
         return cls("")

@@ -1,9 +1,9 @@
-"""Makes characters visible that a reader can't see and a model can.
+"""Makes characters visible that readers can't see and models can.
 
-What counts: C0 and C1 controls (not newline and tab), bidirectional marks and isolates, zero-width characters,
-tags, variation selectors out of place, line and paragraph separators, lone surrogates, noncharacters.
-What is kept: joiners inside emoji and between letters of scripts that need them, one variation selector behind a
-character that can carry it, and the three flags that are written with tags.
+Invisible: C0 and C1 controls (not newline and tab), bidirectional marks and isolates, zero-width characters, tags,
+misplaced variation selectors, line and paragraph separators, lone surrogates, noncharacters. Kept: joiners inside emoji
+and between letters of scripts that need them, one variation selector after a character that can have one, and the three
+flags that are written with tags.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _FLAGS: Final = "|".join(
     for region in ("gbeng", "gbsct", "gbwls")
 )
 _SLICE: Final = 64 * 1024
-"""Characters that are looked at in one go: a regular expression holds the interpreter until it is through."""
+"""Maximum characters per regular expression match, which holds the GIL until it has finished."""
 _BETWEEN: Final = re.compile(rf"[^{_SUSPECT}](?=[^{_SUSPECT}])")
-"""Where a text may be cut without parting what belongs together."""
+"""Places where a text may be cut without separating characters that belong together."""
 _PATTERN: Final = re.compile(rf"\r\n|{_FLAGS}|[{_SUSPECT}]")
 _IS_SUSPECT: Final = re.compile(rf"[{_SUSPECT}]")
 _ASCII_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -46,7 +46,7 @@ def _escape_invisible(text: str) -> str:
 
 
 def slices(text: str) -> Iterator[str]:
-    """Yield the text in pieces, cut where no invisible character stands on either side, if there is such a place."""
+    """Yield the text in pieces, cut where no invisible character is on either side, if there is such a place."""
     start = end = 0
     while (start := end) < len(text):
         cut = _BETWEEN.search(text, start + _SLICE, start + 2 * _SLICE)
@@ -56,14 +56,14 @@ def slices(text: str) -> Iterator[str]:
 
 
 def without_invisible(text: str) -> str:
-    """Return the text with invisible characters left out. For text whose hidden parts nobody should get."""
+    """Return the text without invisible characters. For text whose hidden parts nobody should get."""
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return text
     return _PATTERN.sub(lambda match: kept if (kept := _escape(match)) in (match[0], "\n") else "", text)
 
 
 def invisible_in(text: str) -> str:
-    """Return the invisible characters of the text, in order, without those that writing needs there."""
+    """Return the invisible characters of the text, in order, without those that ordinary writing needs there."""
     if text.isascii() and not _ASCII_CONTROL.search(text):
         return ""
     return "".join(m[0] for m in _PATTERN.finditer(text) if _escape(m) not in (m[0], "\n"))
@@ -96,7 +96,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _belongs(text: str, at: int) -> bool:
-    """Return True for the joiners and selectors that ordinary writing needs where they stand."""
+    """Return whether ordinary writing needs the joiner or selector at this place."""
     found, before, after = text[at], text[at - 1 : at], text[at + 1 : at + 2]
     if "\ufe00" <= found <= "\ufe0f":
         return bool(before) and (before in _KEYCAPS or before >= "\u2000") and not _IS_SUSPECT.match(before)

@@ -1,1 +1,1 @@
-"""What is decided about tool servers, apart from talking to them: bounds, lifetimes, queues, leases, blocks. Pure."""
+"""Rules about tool servers without their communication: bounds, lifetimes, queues, leases, blocks. Pure."""

@@ -1,10 +1,10 @@
-"""From a `tools/call` result, as it came, to blocks. Nothing a server sends here can raise.
+"""Turns a raw `tools/call` result into blocks. Nothing that a server sends can make this raise.
 
 Rules:
-1. One bad block costs one block: what it should have been is said in its place, and its siblings stay.
-2. Base64 is decoded here, once, so that no base64 leaves as text. What is empty or can't be decoded says so.
-3. A result whose shape is not MCP's is kept whole, as data, rather than lost.
-4. Structured content that is the list of content blocks once more is left out.
+1. One bad block costs one block: a sentence takes its place, and its siblings stay.
+2. Base64 is decoded here, once, so that no base64 leaves as text. Empty or undecodable content is replaced by a note.
+3. A result that is not in MCP's form is kept whole, as data, rather than lost.
+4. Structured content that repeats the list of content blocks is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
 
 
 def take_out_nan(value: Any) -> None:
-    """Put null where JSON has no number (NaN, the infinities), as JavaScript does, in the value itself."""
+    """Replace NaN and the infinities in the value by null, in place, as JavaScript does."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -34,7 +34,7 @@ def take_out_nan(value: Any) -> None:
 
 
 def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
-    """Return the blocks of a result: at most `max_blocks` of content in order, then structured content."""
+    """Return the blocks of a result: at most `max_blocks` of its content in order, then structured content."""
     content = result.get("content")
     structured = result.get("structuredContent")
     blocks: list[Block] = []
@@ -55,7 +55,7 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
 
 
 def _repeats_content(structured: Any, content: Any) -> bool:
-    """Return whether structured content is the content once more, as a real file server sends it with media."""
+    """Return whether structured content repeats the content, as a real file server sends it with media."""
     return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
 
@@ -102,7 +102,7 @@ def _media(kind: str, data: Any, mime_type: Any, name: str) -> Block:
 
 
 def _decode_base64(data: str, altchars: bytes | None) -> bytes:
-    """Return the bytes of base64, a slice at a time: a decoder holds the interpreter until it is through."""
+    """Decode base64 slice by slice, because a decoder holds the GIL until it has finished."""
     slices = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
     if any("=" in one for one in slices[:-1]):
         raise ValueError("padding in the middle")
@@ -110,7 +110,7 @@ def _decode_base64(data: str, altchars: bytes | None) -> bytes:
 
 
 def _pad_base64(data: str) -> str:
-    """Take line breaks out, put missing `=` in: both are common and harmless."""
+    """Remove line breaks and add missing `=`: both are common and harmless."""
     if "\n" in data or "\r" in data:
         data = data.replace("\n", "").replace("\r", "")
     return data + "=" * (-len(data) % 4)

@@ -1,4 +1,4 @@
-"""The numbers that bound a tool server: bytes, seconds, how many at once. Each has its unit in its name."""
+"""The bounds of tool servers: bytes, seconds, concurrency. Each has its unit in its name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.dataclass import dataclass
 
 PROBES: Final = BreakerTerms(base_s=1.0, growth=2.0, max_open_s=5.0, grave_s=30.0)
-"""A failing server may be asked again after 1, 2, 4 and then every 5 s: one that comes back is used within 5 s. One
-that asked for rest (429) gets half a minute where it did not say how much."""
+"""A failing server is tried again after 1, 2, 4 and then every 5 s, so a recovered one is used within 5 s. After a 429
+without a time the pause is half a minute."""
 SHORTEST_LIFETIME_S: Final = 1.0
 
 
@@ -18,10 +18,10 @@ SHORTEST_LIFETIME_S: Final = 1.0
 class Bounds:
     """`max_message_bytes`: one line, one response body, one event, before any of it is parsed.
 
-    `per_server` and `in_total` calls run at once, and `queue_per_server` and `queue_in_total` wait; a server always
-    gets `assured` of its own, so that others that hang can't starve it. `polite_s`, `term_s`: how long a stdio server
-    may take to end by itself, and after SIGTERM; their sum, and killing, stay below 5 s. A connection that nobody
-    used for `idle_s` is closed; at most `max_open` are kept.
+    At most `per_server` and `in_total` calls run at once, and `queue_per_server` and `queue_in_total` wait. A server
+    always gets `assured` calls, so that hanging servers can't starve it. `polite_s`, `term_s`: seconds that a stdio
+    server gets to end by itself, and after SIGTERM; with killing they stay below 5 s. A connection that is unused for
+    `idle_s` is closed; at most `max_open` are kept.
     """
 
     max_message_bytes: int = 8 * 1024 * 1024
@@ -47,20 +47,20 @@ class Bounds:
 
 
 def bounds_for(limits: CallLimits) -> Bounds:
-    """Return the bounds that follow from the config's limits: `max_concurrent_calls` is of one server."""
+    """Return the bounds for the config's limits: `max_concurrent_calls` is per server."""
     each = limits.max_concurrent_calls
     return Bounds(
         max_message_bytes=limits.max_result_bytes,
         per_server=each,
         in_total=4 * each,
-        queue_per_server=max(4 * each, 1_024),  # as many as an endpoint has under way at once
+        queue_per_server=max(4 * each, 1_024),  # as many requests as an endpoint has in progress at once
         queue_in_total=max(16 * each, 2_048),
     )
 
 
 def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
-    """Return how long a list holds. The server's own word only shortens; 0 or less is what servers send that never
-    thought about it (every modern one measured does), so it counts as nothing said."""
+    """Return the seconds that a list is fresh. The server's own value can only shorten them; 0 or less is ignored,
+    because servers send it by default (every modern one measured does)."""
     own = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
     if server_ttl_ms is None or server_ttl_ms <= 0:
         return own

@@ -1,10 +1,10 @@
-"""Who may call now, who waits, and who is turned away: counting, without the waiting.
+"""Decides which calls run, which wait, and which are refused. It counts, but does not wait itself.
 
 Rules:
-1. At most `per_server` of a server's calls run at once, and `in_total` of all; but a server with fewer than `assured`
-   running is let in even then, so servers that hang can't starve the others.
-2. Who can't run waits in its server's queue, in order of arrival. A full queue turns away: `busy`.
-3. A place that becomes free goes to the first in line: of the same server, else of the server that waits longest.
+1. At most `per_server` calls of a server run at once, and `in_total` of all. A server with fewer than `assured` running
+   is admitted beyond `in_total`, so hanging servers can't starve the others.
+2. Further calls wait in their server's queue, in order of arrival. If the queue is full, the call is `busy`.
+3. A free place goes to the first call in the same server's queue, else to the server that waits longest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ W = TypeVar("W")
 
 
 class Gate(Generic[W]):
-    """`W` is whatever stands for a waiting call; it is handed back when its turn comes."""
+    """`W` represents a waiting call; it is returned when its turn comes."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -30,7 +30,7 @@ class Gate(Generic[W]):
         self.waiting = 0
 
     def enter(self, server: str, waiter: W) -> Literal["run", "wait", "busy"]:
-        """Ask for a place. `run`: it is taken. `wait`: `leave` will hand the waiter back. `busy`: come again."""
+        """Ask for a place. `run`: it is taken. `wait`: `leave` will return the waiter. `busy`: try later."""
         queue = self._queues.get(server)
         if not queue and self._fits(server):
             self._take(server)
@@ -43,7 +43,7 @@ class Gate(Generic[W]):
         return "wait"
 
     def leave(self, server: str) -> list[W]:
-        """Give a place back. Whoever is returned runs now."""
+        """Give a place back. Return the waiters that run now."""
         self.running -= 1
         left = self._running[server] - 1
         if left:
@@ -53,7 +53,7 @@ class Gate(Generic[W]):
         return self._admit(server)
 
     def withdraw(self, server: str, waiter: W) -> bool:
-        """Take a waiter out of the queue. False when its turn had come: it holds a place and must `leave`."""
+        """Remove a waiter from the queue. False if its turn has come: it holds a place and must `leave`."""
         queue = self._queues.get(server)
         if queue is None or waiter not in queue:
             return False
@@ -64,7 +64,7 @@ class Gate(Generic[W]):
         return True
 
     def count(self, server: str) -> tuple[int, int]:
-        """Return how many of a server's calls run and wait."""
+        """Return how many of a server's calls run, and how many wait."""
         return self._running.get(server, 0), len(self._queues.get(server, ()))
 
     def _fits(self, server: str) -> bool:
@@ -89,11 +89,11 @@ class Gate(Generic[W]):
 
 
 # --- which connections are held ---------------------------------------------------------------------------------------
-# By how many calls, and which may be closed: bookkeeping over keys, without connections.
-# 1. A connection is closed when nobody holds it, never before. One that is to go is *doomed*: no new call gets it, and
-#    it goes with its last lease.
-# 2. A key has at most one connection that is not doomed. Asking for a key whose connection is doomed gives a new one.
-# 3. Idle connections go after `idle_s`. When more than `max_open` are held, the one unused for longest goes first.
+# Counts the calls that hold each connection, by key; it does not know the connections themselves.
+# 1. A connection is closed only when no call holds it. One that is to be closed is *doomed*: no new call gets it, and
+#    it is closed with its last lease.
+# 2. A key has at most one connection that is not doomed. Acquiring a key whose connection is doomed gives a new one.
+# 3. Idle connections are closed after `idle_s`. Beyond `max_open`, the one unused for longest is closed first.
 
 
 K = TypeVar("K", bound=Hashable)
@@ -101,7 +101,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class HeldConnection(Generic[K]):
-    """One connection's entry. `number` tells apart the successive connections of a key."""
+    """One connection's entry. `number` distinguishes successive connections of a key."""
 
     key: K
     number: int
@@ -111,7 +111,7 @@ class HeldConnection(Generic[K]):
 
 
 class Leases(Generic[K]):
-    """The entries. Whoever is returned by `release`, `doom` or `idle` is to be closed by the caller, now."""
+    """The entries. The caller closes at once the connections that `release`, `retire` or `idle` return."""
 
     def __init__(self, *, idle_s: float, max_open: int) -> None:
         self._idle_ns = int(idle_s * 1e9)
@@ -121,7 +121,7 @@ class Leases(Generic[K]):
         self._next = 0
 
     def acquire(self, key: K, now_ns: int) -> tuple[HeldConnection[K], bool]:
-        """Take a lease; True when the connection is a new one that has to be opened."""
+        """Take a lease; True if the connection is new and has to be opened."""
         held = self._current.get(key)
         new = held is None
         if held is None:
@@ -132,13 +132,13 @@ class Leases(Generic[K]):
         return held, new
 
     def load(self, key: K) -> int:
-        """Return how many hold the key's connection, for choosing among several: one that is idle (0) before one that
-        is not open (1), and that before one that is busy."""
+        """Return the load of a key's connection, for choosing among several: idle (0), then not open (1), then by the
+        number of leases."""
         held = self._current.get(key)
         return 1 if held is None else 2 * held.leases
 
     def release(self, held: HeldConnection[K], now_ns: int) -> bool:
-        """Give a lease back. True when the connection is to be closed."""
+        """Give a lease back; True if the connection is to be closed."""
         held.leases -= 1
         held.used_ns = now_ns
         if held.leases == 0 and held.doomed:
@@ -147,7 +147,7 @@ class Leases(Generic[K]):
         return False
 
     def retire(self, held: HeldConnection[K]) -> bool:
-        """No new lease on it. True when it is to be closed now, False when its last lease will (or did)."""
+        """Allow no new lease. True if the connection is to be closed now, False if with its last lease, or already."""
         if held.doomed:
             return False
         held.doomed = True
@@ -159,18 +159,18 @@ class Leases(Generic[K]):
         return True
 
     def retire_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
-        """Doom every current connection with such a key; those nobody holds are returned."""
+        """Retire every connection with a matching key; return those without a lease."""
         return [held for held in list(self._current.values()) if wanted(held.key) and self.retire(held)]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:
-        """Return what is to be closed because nobody used it for long, or because too many are open."""
+        """Return the connections to close because they were long unused, or because too many are open."""
         unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
         too_many = max(0, len(self._current) - self._max_open)
         gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
         return [held for held in gone if self.retire(held)]
 
     def move(self, held: HeldConnection[K], key: K) -> None:
-        """Give a connection another key, where that is free; only who asks for the new one gets it from now on."""
+        """Give a connection another key, if that is free. From now on it is found under the new key only."""
         if held.doomed or key in self._current:
             return
         del self._current[held.key]
@@ -178,7 +178,7 @@ class Leases(Generic[K]):
         self._current[key] = held
 
     def all(self) -> list[HeldConnection[K]]:
-        """Return every connection that is held or kept."""
+        """Return every entry."""
         return [*self._current.values(), *self._doomed.values()]
 
     def __len__(self) -> int:

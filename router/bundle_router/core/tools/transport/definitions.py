@@ -1,7 +1,6 @@
-"""From the pages of a `tools/list`, as they came, to tool definitions. One bad definition costs one tool.
+"""Turns the raw pages of a `tools/list` into tool definitions. One bad definition costs one tool.
 
-Here only what is needed to call a tool by its name is asked for; cleaning, hashing and admitting the text is the card's
-business.
+Only what calling a tool by name needs is checked here; admission cleans, hashes and admits the text.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CONTESTED: Final = "tools that differ are listed under this name"
 
 @dataclass(slots=True)
 class Pages:
-    """Collects the pages of one listing. `cut` says why there may be more tools than were read, or is empty."""
+    """Collects the pages of one listing. `cut` says why there may be further tools, or is empty."""
 
     bounds: Bounds
     tools: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -32,7 +31,7 @@ class Pages:
     _contested: set[str] = field(default_factory=set)
 
     def add(self, page: Mapping[str, Any]) -> str | None:
-        """Take a page; the cursor of the next, or None when this was the last one that is read."""
+        """Add a page; return the cursor of the next, or None after the last one to read."""
         self.pages += 1
         ttl = page.get("ttlMs")
         if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0:
@@ -78,7 +77,7 @@ class Pages:
         return self._repetition(item, name)
 
     def _repetition(self, item: Mapping[str, Any], name: str) -> str:
-        """Of two tools with one name neither is taken: which of them a call would reach is the server's secret."""
+        """Return why a name is rejected: of two tools with one name, only the server knows which is called."""
         earlier = self.tools.get(name)
         if earlier is None:
             return ""

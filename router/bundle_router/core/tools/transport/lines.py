@@ -1,6 +1,6 @@
-"""Lines out of a byte stream, bounded before anything looks at them: in length, and JSON in depth.
+"""Splits a byte stream into lines, which are bounded before any other work: in length, and JSON in depth.
 
-A line longer than the cap can't be answered for: nobody knows which call it belonged to. So it ends the stream.
+A line over the maximum ends the stream, because nobody knows which call it answered.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 from typing import Final
 
 MAX_LEVELS: Final = 150
-"""The SDK's parser reads 200, and nothing of that depth is a tool's schema that is admitted."""
+"""Maximum depth of JSON. The SDK's parser reads 200 levels, and no schema of that depth is admitted."""
 _CUT: Final = b'"(left out: nested deeper than 150 levels)"'
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def cut_deep(text: bytes) -> bytes:
-    """Return JSON with a sentence in the place of each value that is nested deeper than `MAX_LEVELS`."""
+    """Return JSON with a sentence in place of each value nested deeper than `MAX_LEVELS`."""
     if text.count(b"[") + text.count(b"{") <= MAX_LEVELS:
         return text
     kept: list[bytes] = []
@@ -33,7 +33,7 @@ def cut_deep(text: bytes) -> bytes:
 
 
 class LineTooLong(ValueError):
-    """The stream holds a line over the cap. `seen` bytes of it were read."""
+    """The stream has a line over the maximum. `seen` bytes of it were read."""
 
     def __init__(self, seen: int, cap: int) -> None:
         super().__init__(f"a line of more than {cap:,} bytes")
@@ -41,7 +41,7 @@ class LineTooLong(ValueError):
 
 
 class LineBuffer:
-    """Splits what is fed at newlines. Linear in the bytes fed; holds at most `cap` bytes and one chunk."""
+    """Splits chunks at newlines. Linear in the bytes fed; holds at most `cap` bytes and one chunk."""
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
@@ -49,7 +49,7 @@ class LineBuffer:
         self._held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the complete lines, without their ends; blank ones are left out. Raises LineTooLong."""
+        """Return the complete lines without their ends; blank ones are skipped. Raises LineTooLong."""
         *whole, rest = chunk.split(b"\n")
         lines = []
         for piece in whole:

@@ -1,4 +1,4 @@
-"""What goes to a tool server and what comes back, whatever the transport."""
+"""Values that go to and come from a tool server, for every transport."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bundle_router.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RawResult:
-    """What a tool gave before shaping. `outcome` is `ok` or what went wrong; `code` is the tool's own word for it.
-    `answer` is the server's own, where it was asked for a client that is to have it. `queued_ms` is how long the call
-    waited here for its turn."""
+    """A tool's result before shaping. `outcome` is `ok` or the kind of failure; `code` is the tool's own word for it.
+    `answer` is the server's unchanged answer, if a client is to have it. `queued_ms` is the time that the call waited
+    here."""
 
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
@@ -26,8 +26,8 @@ class RawResult:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """For whom a server is used. Runs share no process and no session that a server keeps; principals share nothing.
-    `client`: the agent's own, where the server's answers are passed on to it as they come."""
+    """On whose behalf a server is used. Runs share no process and no session with state; principals share nothing.
+    `client`: the agent's own, if the server's answers are passed on to it."""
 
     run_id: str = ""
     principal: str = ""
@@ -40,8 +40,8 @@ EVERYONE = Scope()
 @dataclass(frozen=True, slots=True)
 class CallPlace:
     """Where a local tool may work: `workspace` is the root it is confined to (an absolute path), `within` the folder
-    beneath it that the step may work in. `files` are absolute paths of files that are handed over with the arguments:
-    the tool may read them although they lie elsewhere."""
+    below it that the step may use. `files` are absolute paths of files passed with the arguments: the tool may read
+    them although they are elsewhere."""
 
     workspace: str = ""
     within: str = "."
@@ -56,11 +56,11 @@ NOTHING_ADMITTED: Final = Admitted("", ())
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A server's tool definitions as they came: untrusted, bounded in number and size, each with a `name` of its own
-    and an `inputSchema` that is an object. `rejected` says which were not taken and why; `cut` why there may be more.
+    """A server's raw tool definitions: untrusted, bounded in number and size, each with a unique `name` and an
+    `inputSchema` that is an object. `rejected` names those not taken, and why; `cut` says why there may be more.
 
-    `admitted` is what admission made of it. `stale`: past its lifetime, or the server said that it `changed`; a new one
-    is being read. `error`: why the last attempt to read it came to nothing. `listed_ns` is on the monotonic clock.
+    `admitted` is the result of admission. `stale`: expired, or the server said that it `changed`; a new one is being
+    read. `error`: why the last attempt to read it failed. `listed_ns` is on the monotonic clock.
     """
 
     server: str
@@ -80,9 +80,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """A server as it stands now. `circuit` is `closed`, `open` (left alone for `retry_in_s`) or `half_open`; `reason`
-    says why it can't be used, empty when it can. `command` is what was, or would be, started for a stdio server.
-    `again_s`: after this many seconds `reason` may be another with nothing having happened here."""
+    """The present state of a server. `circuit` is `closed`, `open` (not contacted for `retry_in_s`) or `half_open`;
+    `reason` says why it can't be used, empty if it can. `command` is the start command of a stdio server. `again_s`:
+    seconds after which `reason` may change without an event here."""
 
     server: str
     transport: str

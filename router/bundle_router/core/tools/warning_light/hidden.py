@@ -1,4 +1,4 @@
-"""What is hidden from a reader: invisible characters, payloads in encodings, text out of sight, fake markup."""
+"""Finds what is hidden from a reader: invisible characters, encoded payloads, text out of sight, fake markup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seen = tuple[str, str]
 
 _PRIVATE: Final = re.compile(r"[\ue000-\uf8ff\U000f0000-\U0010ffff]")
 _HARMLESS: Final = re.compile("[\ufe00-\ufe0f\xad\ufeff\r\u2028\u2029\x85]")
-"""Left over from editors and word processors. Hiding anything takes others."""
+"""Characters left by editors and word processors. Hiding text takes others."""
 _WORD: Final = re.compile(r"\w+")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{16,4096}={0,2}")
 _HEX: Final = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){10,2048})")
@@ -47,7 +47,7 @@ _DOWNLOAD_AND_RUN: Final = re.compile(
 
 
 def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
-    """Yield characters that nobody can see, and letters that are not what they look like."""
+    """Yield invisible characters, and look-alike letters."""
     hidden = _HARMLESS.sub("", invisible_in(passage.raw)) + "".join(_PRIVATE.findall(passage.raw))
     if hidden:
         yield "hidden-characters", f"{len(hidden)} of them: {spelled_out(hidden)}"
@@ -58,14 +58,14 @@ def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
 
 
 def spelled_out(hidden: str) -> str:
-    """Return the characters as escapes, and the text where they are tags (each stands for an ASCII character)."""
+    """Return the characters as escapes; tags also as the ASCII text that they spell."""
     tags = "".join(chr(ord(c) - 0xE0000) for c in hidden if "\U000e0020" <= c <= "\U000e007e")
     escapes = hidden[:12].encode("ascii", "backslashreplace").decode("ascii")
     return escapes + ("…" if len(hidden) > 12 else "") + (f" which reads {tags[:120]!r}" if tags else "")
 
 
 def seen_in_layout(passage: TextPassage) -> Iterator[Seen]:
-    """Yield text that is there and not looked at, and markup that claims to be someone else's."""
+    """Yield text placed out of sight, and markup that imitates another author."""
     gap = _GAP.search(passage.raw)
     if gap and len(passage.raw[gap.end() :].strip()) > 20 and len(passage.raw[: gap.start()].strip()) > 0:
         yield "far-away-text", passage.raw[gap.end() :].strip()[:80]
@@ -84,7 +84,7 @@ def seen_in_commands(passage: TextPassage) -> Iterator[Seen]:
 
 
 def decoded_texts(passage: TextPassage) -> Iterator[str]:
-    """Readable texts that stand in the passage in base64, hexadecimal, escapes or character codes."""
+    """Yield the readable texts that the passage has in base64, hexadecimal, escapes or character codes."""
     for match in _HEX.finditer(passage.raw):
         yield from _readable_texts(binascii.unhexlify(match[1]))
     for match in _ESCAPED_HEX.finditer(passage.raw):
@@ -115,14 +115,14 @@ def _readable_texts(data: bytes) -> Iterator[str]:
 
 
 def is_command(text: str) -> bool:
-    """Return whether decoded text is something a shell would run."""
+    """Return whether decoded text is a shell command."""
     return _COMMAND.search(fold_text(text)) is not None
 
 
-# The texts of a definition, folded so that a phrase can't be dressed up, and cut into sentences.
+# The texts of a definition, folded so that a phrase can't be disguised, and split into sentences.
 MAX_TEXTS: Final = 2_000
 MAX_CHARS: Final = 20_000
-"""Characters of one text that are read. More is a document, and admission cuts it anyway."""
+"""Maximum characters of one text that are read. A longer one is a document, which admission cuts anyway."""
 MAX_SENTENCE: Final = 1_000
 _SPLIT: Final = re.compile(r"(?<=[.!?;:])\s+|\n+|</?[A-Za-z_|]{2,40}>")
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.\s]+")
@@ -130,7 +130,7 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.\s]+")
 
 @dataclass(frozen=True, slots=True)
 class TextPassage:
-    """One text with its place. `raw` is as it came, `plain` folded: no invisible characters, look-alikes as Latin,
+    """One text with its place. `raw` is the original, `plain` is folded: no invisible characters, look-alikes as Latin,
     lower case. `prose` is false for names and values."""
 
     where: str
@@ -139,7 +139,7 @@ class TextPassage:
     prose: bool
 
     def sentences(self) -> list[str]:
-        """Return the sentences, none longer than `MAX_SENTENCE`: a longer one is taken in pieces."""
+        """Return the sentences; one longer than `MAX_SENTENCE` is split."""
         parts = (part.strip() for part in _SPLIT.split(self.plain))
         return [part[at : at + MAX_SENTENCE] for part in parts for at in range(0, len(part), MAX_SENTENCE)]
 
@@ -156,14 +156,14 @@ def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
 
 
 def fold_text(text: str) -> str:
-    """Return the text as it would be read aloud: without what hides, look-alikes resolved, in lower case."""
+    """Return the text as it would be read aloud: without hidden characters, look-alikes replaced, in lower case."""
     if not text.isascii():
         text = as_latin(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')
     return text.lower()
 
 
 def _texts(definition: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str, bool]]:
-    """(place, text, whether it is prose). Iterative: admission bounds the depth, callers may not have."""
+    """Yield (place, text, whether it is prose). Iterative, because a caller may not have bounded the depth."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), definition)]
     while waiting:
         place, value = waiting.pop()

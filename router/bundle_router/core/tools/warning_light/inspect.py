@@ -1,4 +1,4 @@
-"""One definition, looked at: every passage by every rule, then the sum."""
+"""Inspects one definition: applies every rule to every passage, then adds up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
 from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_sentence
 
 ALONE: Final = 1.0
-"""The weight at which a verdict warns."""
+"""Weight from which a verdict warns."""
 
 RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
@@ -53,12 +53,12 @@ RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
         "speaks-of-others": (1.0, "gives orders about another server's tool"),
     }
 )
-"""Rule → (weight, what it means)."""
+"""Rule → (weight, meaning)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LightFinding:
-    """One thing seen: the rule, where (`/description`), the words around it, and what it counts for."""
+    """One finding: the rule, the place (`/description`), the words around it, and its weight."""
 
     rule: str
     where: str
@@ -72,7 +72,7 @@ class LightFinding:
 
 @dataclass(frozen=True, slots=True)
 class LightVerdict:
-    """The findings, heaviest first, and their sum (a rule counts once). `warns` is the light."""
+    """The findings, heaviest first, and their sum (each rule counts once). `warns`: whether the light is on."""
 
     findings: tuple[LightFinding, ...]
     score: float
@@ -83,7 +83,7 @@ class LightVerdict:
 
     @property
     def charge(self) -> str:
-        """What is held against the text, in a clause of which it is the subject."""
+        """The accusation against the text, as a clause with the text as its subject."""
         copied = all(finding.rule == "mimicry" for finding in self.findings)
         return "is that of another server's tool" if copied else "speaks to the model"
 
@@ -95,8 +95,8 @@ _ENOUGH_ALONE = frozenset(("override", "unleash", "reveal-prompt", "exfiltration
 def inspect(
     definition: Mapping[str, Any], *, server: str = "", instructions: str = "", neighbours: Neighbourhood = NOBODY
 ) -> LightVerdict:
-    """Return what the warning light makes of a raw definition. `neighbours` are the tools of all servers that may be
-    seen beside it; `instructions` are the server's own."""
+    """Return the verdict on a raw definition. `neighbours` are the tools of all servers that may be seen beside it;
+    `instructions` are the server's own."""
     found: dict[str, LightFinding] = {}
     for passage in (*passages(definition), *passages({"instructions": instructions})):
         for rule, seen in _seen_in_passage(passage):
@@ -132,15 +132,15 @@ def _orders_something(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """What the warning light makes of one tool."""
+    """The verdict on one tool."""
 
     tool: str
     verdict: LightVerdict
 
 
 def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
-    """Yield what warns among the tools of `found` that are new or changed; among all of them where the server itself is
-    another than was reviewed. `everyone` are the tools there are, of any server: texts may speak of them."""
+    """Yield the warnings for new or changed tools of `found`; for all its tools if the server itself differs from the
+    review. `everyone` are the tools of all servers, which texts may mention."""
     unread = {change.tool for change in comparison.tools if change.kind != "unchanged"}
     for tool in found.tools:
         if tool.card.tool in unread or comparison.server:

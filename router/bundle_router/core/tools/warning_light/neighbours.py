@@ -1,4 +1,4 @@
-"""What a definition says about, or takes from, tools of other servers."""
+"""Finds what a definition says about tools of other servers, or copies from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bundle_router.core.tools.warning_light.hidden import Seen, fold_text
 _COMMON_WORDS: Final = re.compile(r"\w{3,}")
 _RUN: Final = re.compile(r"[\w.-]+")
 MAX_NAME: Final = 128
-"""Characters of a tool's name."""
+"""Maximum characters of a tool's name."""
 _DIRECTS: Final = re.compile(
     r"\b(?:us(?:e|ing)|call(?:ing)?|invok(?:e|ing)|run(?:ning)?|instead|before|after|when(?:ever)?|must|always|never"
     r"|replaces?|prefer|avoid|do not|don't|overrides?|proxy|intercept|deprecated|broken|unsafe|insecure|safer|better"
@@ -31,8 +31,8 @@ class Neighbour:
 
 
 class Neighbourhood:
-    """Tools of all servers, made ready once: what one definition says of them is then found by looking at its own
-    words, however many they are."""
+    """The tools of all servers, indexed once, so that checking one definition costs only its own words, however many
+    tools there are."""
 
     def __init__(self, neighbours: Iterable[Neighbour]) -> None:
         self._alike: dict[str, list[Neighbour]] = {}
@@ -43,7 +43,7 @@ class Neighbourhood:
                 self._telling.setdefault(other.tool.lower(), []).append((at, other))
 
     def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
-        """Yield the names and words taken from other servers' tools, and orders about them."""
+        """Yield names and words copied from other servers' tools, and instructions about them."""
         name, description = str(definition.get("name", "")), fold_text(str(definition.get("description") or ""))
         mine = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
@@ -64,7 +64,7 @@ class Neighbourhood:
 
 
 def _names_in(description: str) -> dict[str, int]:
-    """Return what may be tools' names in a text, each with where it stands first."""
+    """Return possible tool names in a text, each with its first position."""
     found: dict[str, int] = {}
     for run in _RUN.finditer(description):
         text = run[0][: MAX_NAME + 1]
@@ -77,12 +77,12 @@ def _names_in(description: str) -> dict[str, int]:
 
 
 def _is_directed(description: str, start: int, end: int) -> bool:
-    """Return whether there is an order close by."""
+    """Return whether there is an instruction nearby."""
     return _DIRECTS.search(description[max(0, start - 120) : end + 120]) is not None
 
 
 def _is_telling(name: str) -> bool:
-    """Return whether a name is one that nobody writes by chance: `search` is a word, `query_database` is a tool."""
+    """Return whether a name is distinctive: `search` is a word, `query_database` is a tool."""
     return "_" in name or "-" in name or re.search(r"[a-z][A-Z]", name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What sentences say to a model. Each rule looks at one sentence, so that words far apart don't make a meaning."""
+"""Rules about sentences that address a model. Each looks at one sentence, so that distant words do not combine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from bundle_router.core.tools.warning_light.vocabulary import (
 
 
 class Sentence:
-    """One sentence, and whether what it says is said or only spoken of."""
+    """One sentence, and whether it states something or only mentions it."""
 
     __slots__ = ("bare", "text")
 
@@ -55,7 +55,7 @@ class Sentence:
         explained = MENTION.search(text) is not None or MENTION.search(before) is not None
         self.text = text
         self.bare = QUOTED.sub(" ", text) if explained else text
-        """The sentence without its quotations, where it speaks of things."""
+        """The sentence without its quotations, if it mentions things."""
         if LABEL.search(before[-60:]) or LABEL.search(text):
             self.bare = ""
         indirect = INDIRECT.search(self.bare)
@@ -65,13 +65,13 @@ class Sentence:
 
 
 def seen_in_argument(text: str) -> Iterator[Seen]:
-    """Yield an argument, by its name or description, that is to be filled with what a secret file holds."""
+    """Yield a finding if an argument's name or description asks for the contents of a secret file."""
     if FILE_SECRET.search(text) and CONTENTS.search(text):
         yield "read-secret", text[:120]
 
 
 def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
-    """Yield rules that a sentence meets. `before` is the sentence before it."""
+    """Yield the rules that match a sentence. `before` is the sentence before it."""
     sentence = Sentence(text, before)
     bare = sentence.bare
     if not bare.strip():
@@ -117,7 +117,7 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
 
 
 def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
-    """Return whether the patterns are met in this order. Each where it first comes: one pass."""
+    """Return whether the patterns match in this order, each at its first match: one pass."""
     at = 0
     for pattern in patterns:
         found = pattern.search(sentence, at)
@@ -128,7 +128,7 @@ def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
 
 
 def _is_order(sentence: str, at: int) -> bool:
-    """Return whether the verb at `at` is an order: not something that the tool, a file or a flag does."""
+    """Return whether the verb at `at` is an imperative, not something that the tool, a file or a flag does."""
     before = sentence[max(0, at - 40) : at]
     return re.search(r"(?:\bto|\bcan|\bmay|\bwill|\bwould|\bthat|\bwhich|\bwhether|--?)\s*$", before) is None or (
         re.search(
@@ -139,7 +139,7 @@ def _is_order(sentence: str, at: int) -> bool:
 
 
 def _find_movements(sentence: str) -> Iterator[Seen]:
-    """Things that go where they should not."""
+    """Yield findings of data sent where it should not go."""
     at_home = HOME.search(sentence) is not None
     secret = SECRET.search(sentence)
     if secret:

@@ -1,7 +1,7 @@
-"""The verbs, objects, places and turns of phrase that the rules of `wording` combine.
+"""The verbs, objects, places and phrases that `sentence_rules` combines.
 
-No known attack stands here whole: an attack is a verb that sends, an object that is secret and a place outside, in one
-sentence. Every pattern is tried on sentences of bounded length and has at most one gap, so no text can make it slow.
+No known attack is spelled out here: an attack is a verb that sends, an object that is secret and a place outside, in
+one sentence. Every pattern is applied to sentences of bounded length and has at most one gap, so none can be slow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ELSEWHERE: Final = re.compile(
     r"|\u043f\u0440\u0430\u0432\u0438\u043b)|(?:\u5ffd\u7565|\u65e0\u89c6|\u7121\u8996"
     r"|\u5fd8\u8bb0).{0,20}(?:\u6307\u4ee4|\u6307\u793a|\u8bf4\u660e|\u89c4\u5219)|\u6307\u793a.{0,8}\u7121\u8996"
 )
-"""The same order in German, French, Spanish, Italian, Portuguese, Dutch, Russian, Chinese and Japanese."""
+"""The same instruction in German, French, Spanish, Italian, Portuguese, Dutch, Russian, Chinese and Japanese."""
 BECOME: Final = re.compile(
     r"\byou are (?:now|no longer)\b|\b(?:act|behave|respond|pretend|operate) as (?:if you (?:are|were)|an? (?:un"
     r"|admin|root))|\b(?:god|jailbreak|unrestricted|dan) mode\b|\b(?:you|enter|assistant"
@@ -128,7 +128,7 @@ HOME: Final = re.compile(
 CONTENTS: Final = re.compile(
     r"\b(?:contents?|text|body|output|copy|dump|value|data) (?:of|from)\b|\breading\b|\bread from\b"
 )
-"""A path alone may be asked for honestly; what stands in the file may not."""
+"""An honest tool may ask for a path, but not for the contents of such a file."""
 FETCH: Final = _any_of_words(
     "reads?", "reading", "fetch(?:es)?", "loads?", "opens?", "cat", "access(?:es)?", "retrieves?", "collects?",
     "gathers?", "gets?", "obtains?", "grabs?", "extracts?", "copies", "copy", "dumps?", "scans?", "look up",
@@ -199,7 +199,7 @@ EVERY_REQUEST: Final = re.compile(
     r"|\b(?:regardless of|no matter|irrespective of) (?:what |which )?(?:the |is |was )?(?:users? )?(?:request|asked"
     r"|asks|prompt|task|goal|intent|wants?)"
 )
-"""Words that want a tool found whatever is asked, as no honest tool has to be."""
+"""Phrases that ask for a tool to be used for every request, which no honest tool needs."""
 WHENEVER: Final = _any_of_words("when(?:ever)?", "if", "(?:every|each|any) time", "once", "after", "while")
 IS_CALLED: Final = _any_of_words(
     "tools?", "functions?", "server", "is (?:called|used|invoked|present|available)", "call(?:ing)?", "us(?:e|ing)",
@@ -237,7 +237,7 @@ INDIRECT: Final = re.compile(
     r"|tell)\w{0,4}\b.{0,80}?\b(?:whether|if|that|which|who|attempts?|asks?|asking|tr(?:ies|ying)|tells?|telling"
     r"|instructs?|instructing|contain\w{0,4}|orders?|urges?)\b"
 )
-"""`Checks whether a prompt asks …`: what follows is what the tool looks for, not what it says."""
+"""`Checks whether a prompt asks …`: what follows is what the tool detects, not what it says."""
 LABEL: Final = re.compile(
     r"\b(?:mock|sample|expected|canned|example|fixture|dummy|fake|test|training|illustrative|educational"
     r"|demo\w{0,8}|stub\w{0,3}|simulated|default|placeholder) (?:\w{2,16} )?(?:response|output|reply|replies"
