@@ -1,5 +1,5 @@
-"""Search: which permitted bundles and tools a step needs, ranked by their texts, the run's history and past steps.
+"""Search: ranks the permitted bundles and tools for a step by their texts, the run's history and past steps.
 
-`text` and `words` make terms, `documents` says what is indexed, `ranking` ranks over an `index`, `evidence` says what
-a ranking rests on, `memory` and `fit` learn from past steps. Pure: the library behind `Index` is an adapter's.
+`text` and `word_lists` make terms, `documents` defines what is indexed, `ranking` ranks over an `index`, `sufficiency`
+judges a ranking, `memory` and `fit` learn from past steps. Pure: the library behind `Index` is in an adapter.
 """

@@ -1,14 +1,14 @@
-"""What search may read: of a catalog, and of a step.
+"""The texts that search uses, of a catalog and of a step.
 
 Rules:
 1. A bundle is ranked by the operator's words: its id, description, examples, and the names of the tools it lists.
    `avoid` says what it is not for, and is not indexed.
-2. A tool's definition counts towards its bundles only where its server is trusted, and it is the operator's own code
-   (local) or pinned by a person (`reviewed`).
-3. A pinned definition of a server that is not trusted ranks its tool among the tools of permitted bundles, and nothing
-   else. What nobody pinned stands in the collection `unread`, apart, with a quota for each server.
-4. What is out of use (a bundle or a server that is not enabled) is not indexed.
-5. What of a step is searched is bounded first, so that none is slower than a page of text.
+2. A tool's definition counts for its bundles only if its server is trusted, and it is the operator's own code (local)
+   or pinned by a person (`reviewed`).
+3. A pinned definition of an untrusted server ranks only its tool, among the tools of permitted bundles. Unpinned ones
+   are in a collection of their own, `unread`, with a quota for each server.
+4. Disabled bundles, and bundles and tools of disabled servers, are not indexed.
+5. The searched text of a step is bounded first, so no step is slower to search than a page of text.
 6. `INDEX_RULES` changes with every change to how texts become terms, so that no index of other rules is used.
 """
 
@@ -46,24 +46,24 @@ MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
 MAX_CONSTRAINT: Final = 500
 MAX_RECENT_GOAL: Final = 300
-"""Characters of a step that are searched, as many as a model is sent. Of constraints, the number."""
+"""Maximum characters of a step that are searched, as many as a model is sent. For constraints, the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What is searched, before it is made into terms."""
+    """The texts of a catalog before they are made into terms."""
 
     bundles: tuple[BundleText, ...]
     tools: tuple[ToolText, ...]
 
     def revision(self, *made_with: str) -> str:
-        """Of an index over these texts. `made_with` names the libraries, with their versions."""
+        """Return the revision of an index over these texts. `made_with` names the libraries, with their versions."""
         rows = [[asdict(row) for row in self.bundles], [asdict(row) for row in self.tools]]
         return digest_of([INDEX_RULES, sorted(made_with), rows])
 
 
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
-    """Return the texts of a catalog. `reviewed` holds the canonical names of tools whose pinned text a person has
+    """Return the texts of a catalog. `reviewed` are the canonical names of tools whose pinned text a person has
     read."""
     tools = {
         name: _tool(card, _standing_of(catalog, card, name in reviewed))
@@ -76,13 +76,13 @@ def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts
 
 
 def corpus_of(texts: Texts, analyzer: Analyzer) -> Corpus:
-    """Return the documents to index. Takes milliseconds for every hundred tools."""
+    """Return the documents to index. Takes milliseconds per hundred tools."""
     return make_corpus(texts.bundles, texts.tools, analyzer)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What makes an index over other texts one over these: documents to put in, after others were taken out."""
+    """The difference between two indexes: documents to remove, and then documents to add."""
 
     add: tuple[Document, ...]
     remove: tuple[tuple[SearchCollection, str], ...]
@@ -92,7 +92,7 @@ class Changes:
 
 
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
-    """Analyse what is new or other alone: tools, bundles, and bundles with such tools."""
+    """Analyse only new and changed texts: tools, bundles, and bundles with such tools."""
     was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
     old, new = _place_documents(before), _place_documents(after)
     touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}
@@ -111,13 +111,13 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
 
 
 def _place_documents(texts: Texts) -> set[tuple[SearchCollection, str]]:
-    """Return where the tools' documents stand."""
+    """Return the collections and ids of the tools' documents."""
     ranks_tools = outline_of(texts).ranks_tools
     return {(name, tool.id) for tool in texts.tools for name in collections_of(tool, ranks_tools)}
 
 
 def outline_of(texts: Texts) -> Corpus:
-    """Return the corpus without its documents: all that is needed beside an index that was made before."""
+    """Return the corpus without its documents, for use with an index that was built before."""
     return outline(texts.bundles, texts.tools)
 
 
@@ -140,7 +140,7 @@ def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
 
 
 def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
-    """Return what of the step is searched: bounded, runs of white space as one space, the latest recent step first."""
+    """Return the searched part of a step: bounded, white space normalised, the latest recent step first."""
     short = step.model_copy(
         update={
             "goal": _plain_text(step.goal, MAX_GOAL),
@@ -152,6 +152,6 @@ def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
 
 
 def _plain_text(text: str, limit: int) -> str:
-    """Normalise before the second cut: one character can stand for eighteen. Line ends separate wishes."""
+    """Normalise before the second cut, because one character can become eighteen. Line ends separate wishes."""
     short = unicodedata.normalize("NFKC", text[:limit])[:limit]
     return "\n".join(" ".join(line.split()) for line in short.splitlines())

@@ -1,13 +1,13 @@
-"""What is indexed: fields of bundles and tools, their weights, and which text may rank what.
+"""The indexed documents: fields of bundles and tools, their weights, and which text may rank what.
 
 Rules:
-1. A bundle is ranked by the operator's words and by the cards of trusted servers. Nothing else is in the collections
-   `bundles` and `tools`, so no other text can change the score of a bundle, not even through how rare a word is.
-2. A pinned tool of a server that is not trusted is ranked beside the trusted ones, as a tool: the collection `reviewed`
-   holds both. A person has read its text, and did not vouch for what the server is for.
-3. Every other tool goes to the collection `unread`, with its description cut to `MAX_UNREAD_CHARS`.
-4. A field's weight is a whole number: how often its terms stand in the document. So a word in a name outweighs one in
-   a description, and repeating a word does less and less (BM25 saturates over all fields together).
+1. A bundle is ranked by the operator's words and by the cards of trusted servers. The collections `bundles` and `tools`
+   hold nothing else, so no other text can change a bundle's score, not even by changing how rare a word is.
+2. A pinned tool of an untrusted server is ranked as a tool, beside the trusted ones: the collection `reviewed` has
+   both. A person has read its text, but did not vouch for the purpose of its server.
+3. Every other tool is in the collection `unread`, with its description cut to `MAX_UNREAD_CHARS`.
+4. A field's weight is a whole number: how often its terms occur in the document. So a word in a name outweighs one in a
+   description, and repetition has a diminishing effect (BM25 saturates over all fields together).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bundle_router.core.search.text import Analyzer, pair_term, words
 from bundle_router.core.search.word_lists import GENERIC, STOP_WORDS
 
 Standing = Literal["trusted", "pinned", "unread"]
-"""Who stands for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""
+"""Who vouches for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""
 
 MAX_UNREAD_CHARS: Final = 300
 MIN_WORDS: Final = 3
-"""Different words that a bundle needs, beside those of its id, to be found by search."""
+"""Minimum different words of a bundle, besides those of its id, for search to find it."""
 MAX_FIELD_WORDS: Final = 2_000
-"""Words of one field that are indexed. A bundle of 600 tools stays one document, not a book."""
+"""Maximum words of one field that are indexed, so that a bundle of 600 tools stays a short document."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """One tool as search sees it. `name` is canonical (`server.tool`) or any unique id."""
+    """One tool's texts for search. `name` is canonical (`server.tool`) or any unique id."""
 
     id: str
     server: str
@@ -66,7 +66,7 @@ class ToolText:
 
 @dataclass(frozen=True, slots=True)
 class BundleText:
-    """One bundle as search sees it: the operator's words, and the ids of its tools."""
+    """One bundle's texts for search: the operator's words, and the ids of its tools."""
 
     id: str
     description: str = ""
@@ -76,7 +76,7 @@ class BundleText:
 
 @dataclass(frozen=True, slots=True)
 class FieldWeights:
-    """Times a field's terms stand in the document. Zero leaves the field out."""
+    """How often each field's terms occur in the document. Zero leaves the field out."""
 
     name: int
     description: int
@@ -97,25 +97,25 @@ BUNDLE_WEIGHTS: Final = FieldWeights(
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Everything that is searched in one catalog: documents, and which tools make up which bundle."""
+    """All searched texts of one catalog: documents, and the tools of each bundle."""
 
     documents: tuple[Document, ...]
     members: Mapping[str, tuple[str, ...]]
-    """Bundle id to the ids of its tools that are trusted or pinned."""
+    """Ids of trusted or pinned tools, by bundle id."""
     servers: Mapping[str, str]
-    """Tool id to its server, for the quota."""
+    """Server by tool id, for the quota."""
     pinned: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
-    """Bundles of which next to nothing is indexed, so that no request finds them whatever they are for."""
+    """Bundles with so few indexed words that no request finds them."""
 
     @property
     def ranks_tools(self) -> Collection:
-        """The collection in which tools are ranked."""
+        """The collection that ranks tools."""
         return "reviewed" if self.pinned else "tools"
 
     def count(self, collection: Collection) -> int:
-        """Return how many tools a collection of tools holds."""
+        """Return the number of tools in a collection."""
         apart = len(self.unread) + (len(self.pinned) if collection == "tools" else 0)
         return len(self.servers) - apart
 
@@ -160,12 +160,12 @@ def make_corpus(bundles: Iterable[BundleText], tools: Iterable[ToolText], analyz
 
 
 def trusted_tools(bundle: BundleText, by_id: Mapping[str, ToolText]) -> list[ToolText]:
-    """Return the bundle's tools whose text counts towards it."""
+    """Return the bundle's tools whose texts count for it."""
     return [by_id[id_] for id_ in bundle.tools if id_ in by_id and by_id[id_].standing == "trusted"]
 
 
 def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection, ...]:
-    """Return the collections that hold the tool; `ranks_tools` is the one that tools are ranked in."""
+    """Return the collections that hold the tool; `ranks_tools` is the one that ranks tools."""
     if tool.standing == "unread":
         return ("unread",)
     if tool.standing == "pinned":
@@ -174,7 +174,7 @@ def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection,
 
 
 def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
-    """Return the document of a tool, for the first collection that holds it."""
+    """Return the document of a tool for the first of its collections."""
     weights = TOOL_WEIGHTS
     most = MAX_UNREAD_CHARS if tool.standing == "unread" else None
     description, parameter_text = tool.description[:most], tool.parameter_text[:most]
@@ -207,7 +207,7 @@ def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Ana
 
 
 def parameters_of(schema: str) -> tuple[tuple[str, ...], str]:
-    """Parameter names, and their texts, of a card's canonical schema text."""
+    """Return parameter names, and their texts, from a card's canonical schema text."""
     tool = ToolText.from_schema("", "", "", "", json.loads(schema) if schema else {})
     return tool.parameters, tool.parameter_text
 

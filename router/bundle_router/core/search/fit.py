@@ -1,15 +1,15 @@
-"""Fits a memory by replaying a deployment's own past steps, and switches it on only where that replay gains.
+"""Fits a memory by replaying a deployment's past steps, and uses it only if the replay gains.
 
 Rules:
 1. Replay is leave-run-out: a step is ranked with what was learned from other runs only.
 2. "No memory" is one of the candidates, so the chosen one never replays worse than none.
-3. A gain must be more than luck, and more than one id's doing (see `trials`).
-4. Nor may it lose where tomorrow's ids are new: steps are also replayed with what was learned from steps that needed
-   none of their ids ("held out"), and it must be clear that they are not ranked worse: a standard error below what was
-   seen, they lose at most `MOST_LOST`. What is new keeps as much of its lexical score (`novelty`) as that takes; where
-   nothing of `NOVELTIES` suffices, a more careful `trust` is taken, or no memory.
-5. Recalling past steps by meaning is chosen after all that, only where it gains by rule 3 over what was chosen without
-   it, be that a memory of words or none. So where it can't be asked, what is left is what was chosen by itself.
+3. A gain must be more than luck, and must not depend on a single id (see `trials`).
+4. It must not lose where tomorrow's ids are new. So steps are also replayed with what was learned from steps that
+   needed none of their ids ("held out"), where the quality, one standard error below the measured one, may fall by at
+   most `MOST_LOST`. New ids keep as much of their lexical score (`novelty`) as that takes. If none of `NOVELTIES`
+   suffices, a more careful `trust` is taken, or no memory.
+5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice without it, which may
+   be a memory of words or none. So without an embedder that choice remains.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ FOLDS: Final = 4
 MIN_LABELS: Final = 20
 NOVELTIES: Final = (0.25, 0.5, 1.0)
 MOST_LOST: Final = 0.01
-"""Of quality, where ids are new, with one standard error against it."""
+"""Maximum loss of quality for new ids, with one standard error counted against it."""
 MAX_REPLAYED: Final = 600
-"""Steps that are replayed to choose `trust`; the memory itself learns from all of them."""
+"""Maximum steps that are replayed to choose `trust`; the memory itself learns from all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalling:
-    """How past steps are compared while fitting. `votes` gives what a recollection says for the ids that search ranked
-    for a label; nothing where no vector is there."""
+    """How past steps are compared while fitting. `votes` returns a recollection's votes for the ids that search ranked
+    for a label; none without a vector."""
 
     embedder: str
     votes: Callable[[Label, Recollection], Mapping[str, float]]
@@ -55,7 +55,7 @@ class Recalling:
 
 @dataclass(frozen=True, slots=True)
 class RecallFit:
-    """What replay said of recall. `memory` is the one of words with it, None where it did not gain over that."""
+    """The result of replaying recall. `memory` is the memory of words with recall; None if recall did not gain."""
 
     memory: Memory | None
     before: float
@@ -65,7 +65,7 @@ class RecallFit:
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """A past step and a memory that was not learned from it."""
+    """A past step, and a memory that was learned without it."""
 
     example: Example
     memory: Memory
@@ -79,9 +79,9 @@ class _Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What replay said. `memory` is None where none gained; `before` and `after` are the replayed quality, `new` the
-    gain (or loss) on steps whose ids were held out. `recall` is what recalling steps by meaning would add to that,
-    where somebody could be asked."""
+    """The result of replay. `memory` is None if none gained; `before` and `after` are the replayed quality, `new` the
+    gain (or loss) on steps whose ids were held out. `recall` is the result for recalling steps by meaning, if there was
+    an embedder."""
 
     memory: Memory | None
     before: float
@@ -100,7 +100,7 @@ def fit_memory(
     trusts: Sequence[float] = TRUSTS,
     recalling: Recalling | None = None,
 ) -> Fit:
-    """Learn from `labels`; `base` gives the scores search alone gave the permitted ids of a label (best is 1)."""
+    """Learn from `labels`. `base` returns search's own scores of a label's permitted ids (best is 1)."""
     fitted, replayed = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted
@@ -110,7 +110,7 @@ def fit_memory(
 def _fit_words(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]], trusts: Sequence[float]
 ) -> tuple[Fit, list[_Replayed]]:
-    """Return the fit of the memory of words, and how each step was ranked with what it chose (none, maybe)."""
+    """Return the fit of the memory of words, and each step as ranked with the chosen memory (perhaps none)."""
     kept = bound_labels(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
@@ -148,7 +148,7 @@ def _fit_words(
 def _fit_recall(
     kept: Sequence[Label], replayed: Sequence[_Replayed], words: Fit, recalling: Recalling
 ) -> RecallFit | None:
-    """Fit recall (rule 4). None where nobody could be asked for any step."""
+    """Fit recall (rule 5). None if no step has a vector."""
     trust = words.memory.trust if words.memory is not None else 1.0
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
     by_fold = [
@@ -179,8 +179,8 @@ def _fit_recall(
 def _replay(
     examples: Sequence[Example], rarity: Mapping[str, float], trust: float, places: Callable[[Example], frozenset[int]]
 ) -> list[_Replayed]:
-    """Return every step with what was learned from examples of other folds alone. `places`: an example's folds, of the
-    first ranks it."""
+    """Return every step with a memory learned from examples of other folds. `places` returns an example's folds; the
+    first one ranks it."""
     where = [places(example) for example in examples]
     memories = [
         learn([example for example, own in zip(examples, where, strict=True) if fold not in own], rarity, trust=trust)

@@ -1,4 +1,4 @@
-"""The arithmetic of scores: relative, blended and added. Scores are kept, never only ranks (see `ranking`)."""
+"""Arithmetic of scores: relative, blended and added. Scores are kept, never only ranks (see `ranking`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from bundle_router.core.search.memory import NO_VOTES, Memory
 
 LEAST: Final = 1e-6
-"""What is left of the score of an id that memory speaks against."""
+"""Share of its score that an id keeps at least, if memory speaks against it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredId:
-    """One ranked id. `score` is comparable inside one ranking, not between two. `own` is a tool's own match against the
-    best one's (1), without what its bundle lends it; of a bundle 1."""
+    """One ranked id. `score` is comparable within one ranking, not between two. `own` is a tool's own match relative to
+    the best one's (1), without its bundle's share; of a bundle 1."""
 
     id: str
     score: float
@@ -29,7 +29,7 @@ def with_memory(
     permitted: frozenset[str],
     votes: Mapping[str, float] = NO_VOTES,
 ) -> dict[str, float]:
-    """Return the scores with what memory adds, for permitted ids only. Memory can push an id down, never out."""
+    """Return the scores of permitted ids plus memory's. Memory can lower an id, but never remove it."""
     base = best_is_one(scores)
     if memory is None:
         return base
@@ -47,7 +47,7 @@ def best_is_one(scores: Mapping[str, float], best: int | None = None) -> dict[st
 
 
 def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> dict[str, float]:
-    """Return the sum over clauses of strength × score ** power, relative to its best."""
+    """Return the sum over clauses of strength × score ** power, relative to the best."""
     total: dict[str, float] = {}
     for scores, strength in parts:
         for id_, score in scores.items():
@@ -63,9 +63,9 @@ def blend(first: Mapping[str, float], second: Mapping[str, float], share: float)
 
 
 def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
-    """Return the best `k`, equal scores by id. Only scores above zero: an id that nothing speaks for is not ranked."""
+    """Return the best `k`, equal scores by id. Ids without a score above zero are left out."""
     least = 0.0
     if k is not None and len(scores) > k > 0:
-        least = sorted(scores.values())[-k] - 2e-9  # rounding, which costs the most, moves nothing further than that
+        least = sorted(scores.values())[-k] - 2e-9  # rounding, the costliest part, moves no score further than that
     ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= least)
     return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]

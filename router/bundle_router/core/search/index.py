@@ -1,13 +1,13 @@
-"""What search asks of the library behind it: a few words of a protocol, and the documents that go in.
+"""The protocol of the search library, and the documents that it indexes.
 
 The library ranks; everything it lacks (fields, synonyms, clauses, fusion, history, memory, floors) is on this side.
 
-Rules an index keeps:
-1. Same documents and same query give the same hits, whatever order the documents came in or left.
+Rules of an index:
+1. The same documents and query give the same hits, in whatever order documents were added or removed.
 2. An updated index answers exactly as one built anew from the same documents.
 3. Hits come best first, equal scores by id; only documents with a score above zero are hits.
-4. Statistics (how rare a term is) are taken over the whole collection, not over `within`: what one caller may see
-   does not change how words are weighed for it.
+4. Statistics (how rare a term is) cover the whole collection, not `within`: a caller's permissions do not change how
+   words are weighed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from bundle_router.dataclass import dataclass
 
 Collection = Literal["bundles", "tools", "reviewed", "unread"]
 """`bundles` and `tools` hold the operator's words and the cards of trusted servers, and rank bundles. `reviewed` holds
-the trusted tools and the pinned ones of other servers, where there are such, and ranks tools. `unread`: all else."""
+trusted tools and pinned ones of other servers, if there are such, and ranks tools. `unread`: all others."""
 
 Space = Literal["bundles", "tools", "pinned", "steps"]
-"""Where vectors lie: of bundles, of trusted tools, of pinned tools of other servers, and of remembered steps."""
+"""Collections of vectors: bundles, trusted tools, pinned tools of other servers, and remembered steps."""
 
 MIN_RESPELT: Final = 5
-"""Letters of a word from which on an unknown one may stand for it."""
+"""Minimum letters of an unknown word that is corrected."""
 COLLECTIONS: Final[tuple[Collection, ...]] = get_args(Collection)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What is indexed under `id`: terms, each repeated as often as its field weighs."""
+    """The terms indexed under `id`, each repeated by its field's weight."""
 
     id: str
     collection: Collection
@@ -40,35 +40,35 @@ class Document:
 
 
 class Hits(NamedTuple):
-    """Found documents by id, best first: the library's scores, and of each weight × rarity of the query terms it holds,
-    summed (empty where nobody asked for it)."""
+    """The found documents by id, best first: the library's scores, and for each the sum of weight × rarity of the query
+    terms it contains (empty unless requested)."""
 
     scores: Mapping[str, float]
     matched: Mapping[str, float]
 
 
 class NearDocument(NamedTuple):
-    """A document whose vector points where the asked one does. `cosine` lies above 0 and at most at 1."""
+    """A document whose vector is near the query's. `cosine` is above 0 and at most 1."""
 
     id: str
     cosine: float
 
 
 class Vectors(Protocol):
-    """What an embedder made of one catalog's texts. Immutable, so many threads may search it at once."""
+    """An embedder's vectors of one catalog's texts. Immutable, so many threads may search it at once."""
 
     @property
     def revision(self) -> str:
-        """Of the embedder that made them: another one's vectors must not be compared with these."""
+        """Revision of the embedder. Vectors of another one must not be compared with these."""
 
     @property
     def dimension(self) -> int:
-        """How many numbers a vector has."""
+        """Length of a vector."""
 
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
     ) -> Sequence[NearDocument]:
-        """Return the `k` nearest documents among `within` where it is given, best first, equal ones by id."""
+        """Return the `k` nearest documents (among `within`, if given), best first, equal ones by id."""
 
 
 class Index(Protocol):
@@ -76,7 +76,7 @@ class Index(Protocol):
 
     @property
     def revision(self) -> str:
-        """Of the catalog (and of the rules and library) it was built from."""
+        """Revision of the catalog, rules and library that it was built from."""
 
     def search(
         self,
@@ -87,24 +87,24 @@ class Index(Protocol):
         within: frozenset[str] | None = None,
         counting: bool = True,
     ) -> Sequence[Hits]:
-        """Return the best `k` documents for the weighted terms of each query, among `within` where it is given;
-        `counting`: with what they matched."""
+        """Return the best `k` documents (among `within`, if given) for the weighted terms of each query; `counting`:
+        with the weight that they matched."""
 
     def rarity(self, collection: Collection, terms: Iterable[str]) -> Sequence[float]:
-        """Return how rare each term is among the collection's documents (an idf, ≥ 0); unseen terms are rarest."""
+        """Return how rare each term is in the collection (an idf, ≥ 0); unseen terms are rarest."""
 
     def like(self, collection: Collection, term: str) -> Sequence[str]:
-        """At most two words of the collection that a misspelt one may stand for, the commonest first: one letter apart
-        (missing, added, another, or two that changed places)."""
+        """Return at most two words of the collection that a misspelt one may mean, the commonest first: one letter
+        apart (missing, added, replaced, or two swapped)."""
 
     def known(self, collection: Collection, terms: Iterable[str]) -> Sequence[str]:
-        """Return those of the terms that any document of the collection holds, in their order."""
+        """Return the terms that any document of the collection contains, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """What an embedder made of some texts: a vector for each, in their order; or why there are none. `detail` is for
-    the operator, in the adapter's own words, and holds nothing that was embedded."""
+    """An embedder's output: a vector for each text, in order; or why there are none. `detail` is for the operator, in
+    the adapter's own words, and contains nothing that was embedded."""
 
     vectors: tuple[tuple[float, ...], ...] = ()
     failure: Failure | None = None

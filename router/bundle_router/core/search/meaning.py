@@ -1,12 +1,12 @@
-"""Likeness of meaning beside likeness of words: what an embedder is given, what of its output is taken, how it counts.
+"""Similarity of meaning beside similarity of words: the embedder's input, the checks of its output, and its weight.
 
 Rules:
-1. What is embedded is the operator's words, the cards of trusted servers and, in a space that ranks tools alone,
-   pinned cards of other servers. What nobody has read goes to no embedder: it neither ranks nor leaves the machine.
-2. Vectors are taken all or none: as many as texts, all of one length, finite, none of them zero.
-3. Fusing keeps scores. Likeness is the cosine relative to the best permitted one, squared: cosines of unrelated texts
-   lie so close together that unsquared they would drown what the words tell apart.
-4. No vector for a request: words alone, exactly as if no embedder were configured.
+1. Embedded are the operator's words, the cards of trusted servers and, in a space that ranks only tools, pinned cards
+   of other servers. Unread text is sent to no embedder: it neither ranks nor leaves the machine.
+2. Vectors are accepted all or none: as many as texts, all of one length, finite, none of them zero.
+3. Fusing keeps scores. Similarity is the cosine relative to the best permitted one, squared: the cosines of unrelated
+   texts are so close together that, unsquared, they would outweigh the differences between words.
+4. If a request has no vector, words alone rank, exactly as if no embedder were configured.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.index import NearDocument, Space
 
 MAX_PASSAGE: Final = 1_000
-"""Characters of a text that are embedded. Small models read the first 256 word pieces or so."""
+"""Maximum characters of a text that are embedded. Small models read the first 256 word pieces or so."""
 MAX_DIMENSION: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One text to embed, and which document it stands for."""
+    """One text to embed, and the document it represents."""
 
     id: str
     collection: Space
@@ -53,15 +53,15 @@ def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tup
 
 
 def passage(text: str) -> str:
-    """Return what of a text is embedded: its beginning, as valid Unicode (tokenizers and JSON take no lone
+    """Return the embedded part of a text: its beginning, as valid Unicode (tokenizers and JSON take no lone
     surrogates)."""
     return text[:MAX_PASSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
 def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | None = None) -> str:
-    """Return what is wrong with an embedder's output for `count` texts; empty when it can be taken.
+    """Return the fault of an embedder's output for `count` texts; empty if it is valid.
 
-    `dimension` is the length they must have; None: whatever they all have.
+    `dimension` is the length they must have; None: any, if it is the same for all.
     """
     if len(vectors) != count:
         return f"{len(vectors)} vectors for {count} texts"
@@ -76,7 +76,7 @@ def fault_in(vectors: Sequence[Sequence[float]], count: int, dimension: int | No
 
 
 def similarities(cosines: Mapping[str, float]) -> dict[str, float]:
-    """Return rule 3's number for each document: 1 for the nearest."""
+    """Return the similarity of each document by rule 3: 1 for the nearest."""
     best = max(cosines.values(), default=0.0)
     return {id_: (cosine / best) ** 2 for id_, cosine in cosines.items() if cosine > 0.0}
 

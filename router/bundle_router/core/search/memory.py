@@ -1,20 +1,20 @@
-"""Memory of past steps: which words of a request spoke for which bundle, beyond what the texts already say.
+"""Memory of past steps: which words of a request indicated which bundle, beyond the texts.
 
-A memory is a table of weights (feature of a request → bundle or tool), learned as a *correction* to the lexical
-score: a past step the texts alone ranked right, by a margin, teaches nothing; one they ranked wrong moves the weights
-of its own words by no more than it takes. So few steps change little, and what the texts know is not learned twice.
+A memory is a table of weights (feature of a request → bundle or tool), learned as a *correction* to the lexical score.
+A past step that the texts alone ranked right, by a margin, teaches nothing; one that they ranked wrong moves the
+weights of its own words, by no more than needed. So few steps change little, and nothing is learned twice.
 
 Rules:
-1. A memory only adds to scores of ids that are permitted anyway. It can't name, permit or bring in an id.
-2. One run can't dominate: at most `PER_RUN` labels of a run count for one bundle, one label moves a weight by at most
-   `AGGRESSIVENESS` × `RIVALS` a pass, and what a memory adds is kept within ±`LIMIT` (the best lexical score being
+1. A memory only changes scores of ids that are permitted anyway. It can't name, permit or add an id.
+2. No run can dominate: at most `PER_RUN` labels of a run count for one bundle, one label moves a weight by at most
+   `AGGRESSIVENESS` × `RIVALS` a pass, and memory's addition is kept within ±`LIMIT` (the best lexical score being
    `trust`).
-3. Learning is deterministic: the order of the labels does not matter, nor does any clock or random number.
-4. It forgets what the config made obsolete: weights of ids that are gone are dropped (`keeping`).
-5. Past steps say nothing against what was not there yet. An id that no label needed keeps more of its lexical score
-   (`novelty`), as much as it takes for steps that need such ids not to be ranked worse (see `fit`).
-6. Where replay gained by it, past steps of like meaning count too (`recall`), within the same ±`LIMIT`. Nobody to
-   embed a request, or another embedder: the words alone, exactly as if nothing were recalled.
+3. Learning is deterministic: it depends neither on the order of the labels, nor on a clock or random number.
+4. Weights of ids that the config no longer has are dropped (`keeping`).
+5. Past steps are no evidence against ids that did not exist then. An id that no label needed keeps more of its lexical
+   score (`novelty`): as much as it takes for steps that need such ids not to be ranked worse (see `fit`).
+6. If replay gained by it, past steps of similar meaning count too (`recall`), within the same ±`LIMIT`. Without a
+   vector for the request, or with another embedder, words alone count, as if there were no recall.
 
 The learner is the passive-aggressive ranker (Crammer et al., 2006, PA-I), averaged over its passes.
 """
@@ -37,28 +37,28 @@ PER_RUN: Final = 3
 AGGRESSIVENESS: Final = 0.2
 PASSES: Final = 4
 RIVALS: Final = 3
-"""How many wrong ids, best first, one label may push down."""
+"""Maximum wrong ids, best first, that one label may push down."""
 MARGIN: Final = 1.0
 MIN_WEIGHT: Final = 1e-4
 CONSIDERED: Final = 40
-"""Learned ids up to which each is considered a rival."""
+"""Number of learned ids up to which each counts as a rival."""
 LIMIT: Final = 4.0
 MAX_LABELS: Final = 20_000
-"""Labels a memory is learned from: the newest ones. Learning takes under 2 ms a label."""
+"""Maximum labels that a memory is learned from, the newest ones. Learning takes under 2 ms a label."""
 NOBODY: Final = ""
-"""Stands in for a rival where a label has none: its id must still reach the margin."""
+"""The rival of a label without one: its id must still reach the margin."""
 SCHEMA: Final = "bundle-router.memory/1"
 SCHEMA_RECALLING: Final = "bundle-router.memory/2"
-"""Of a memory with a recollection; one without stays what it was."""
+"""Schema of a memory with a recollection; the schema of one without is unchanged."""
 SCHEMA_FAIR: Final = "bundle-router.memory/3"
-"""Of a memory that says which ids it has seen."""
+"""Schema of a memory that lists the ids it has seen."""
 NO_VOTES: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A past step and what it turned out to need. `run` keeps steps of one run together, `marks` are facts about the
-    step that are no words of its text (`step:edit`, `previous:repo.readonly`)."""
+    """A past step and the ids it needed. `run` groups the steps of one run. `marks` are facts about the step besides
+    its text (`step:edit`, `previous:repo.readonly`)."""
 
     text: str
     ids: tuple[str, ...]
@@ -68,7 +68,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A label as the learner sees it: unit-length features, and the scores that search gave (best is 1)."""
+    """A label for the learner: unit-length features, and search's scores (best is 1)."""
 
     features: Mapping[str, float]
     base: Mapping[str, float]
@@ -78,7 +78,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Memory:
-    """Learned weights. `trust` is how much the lexical score (best is 1) counts against them."""
+    """Learned weights. `trust` is the weight of the lexical score (best is 1) beside them."""
 
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     rarity: Mapping[str, float] = field(default_factory=dict)
@@ -86,16 +86,16 @@ class Memory:
     labels: int = 0
     recollection: Recollection | None = None
     seen: frozenset[str] = frozenset()
-    """Ids that any label needed. Of others it knows nothing but that they were not needed when they could be."""
+    """Ids that any label needed. Of others it knows only that no step needed them."""
     novelty: float = 0.0
-    """What an id it has not seen keeps of its lexical score besides `trust`, so that what is new has a chance."""
+    """Share of its lexical score that an unseen id keeps besides `trust`, so that new ids have a chance."""
 
     def features(self, counts: Mapping[str, float]) -> dict[str, float]:
-        """Return the counts weighed by rarity, of those it has seen, scaled to length 1."""
+        """Return the counts of known features weighed by rarity, scaled to length 1."""
         return _unit({name: count * self.rarity[name] for name, count in counts.items() if name in self.rarity})
 
     def scores(self, features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES) -> dict[str, float]:
-        """Return what it adds, by id. Other ids are absent. `votes`: what its recollection says."""
+        """Return the memory's score of each id it knows. `votes`: its recollection's votes."""
         total: dict[str, float] = {}
         weights = self.weights
         for name, value in features.items():
@@ -108,7 +108,7 @@ class Memory:
     def add_to(
         self, base: Mapping[str, float], features: Mapping[str, float], votes: Mapping[str, float] = NO_VOTES
     ) -> dict[str, float]:
-        """`trust` times the lexical scores (best is 1) plus what it adds, for ids of `base` and those it speaks for."""
+        """Return `trust` times the lexical scores (best is 1) plus the memory's, for ids that either scores."""
         new = self.trust + self.novelty
         scores = {id_: (self.trust if id_ in self.seen else new) * score for id_, score in base.items()}
         for id_, score in self.scores(features, votes).items():
@@ -116,7 +116,7 @@ class Memory:
         return scores
 
     def keeping(self, ids: Iterable[str]) -> Memory:
-        """Return the memory without what it knows about any other id."""
+        """Return the memory without knowledge of any other id."""
         known = frozenset(ids)
         kept = {
             name: {id_: weight for id_, weight in row.items() if id_ in known} for name, row in self.weights.items()
@@ -127,7 +127,7 @@ class Memory:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Those it speaks of."""
+        """The ids that its weights or its recollection name."""
         recalled = self.recollection.steps if self.recollection is not None else ()
         return frozenset(id_ for row in self.weights.values() for id_ in row) | {
             i for step in recalled for i in step.ids
@@ -138,7 +138,7 @@ class Memory:
         return digest_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return rows, never objects keyed by data."""
+        """Return the memory as JSON: rows, never objects keyed by data."""
         recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
         fair = {"seen": sorted(self.seen), "novelty": self.novelty} if self.seen or self.novelty else {}
         return {
@@ -159,7 +159,7 @@ class Memory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
-        """Return the memory. Raises ValueError when it is not one of this version."""
+        """Return the memory. Raises ValueError if the value has another version."""
         if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING, SCHEMA_FAIR):
             raise ValueError(f"not a memory of version {SCHEMA_FAIR} or older: {value.get('schema')!r}")
         rows = value["features"]
@@ -176,7 +176,7 @@ class Memory:
 
 
 def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[str, float]:
-    """Return the features of a request: its words and its marks (`@`), counts damped."""
+    """Return the features of a request: its words and its marks (`@`), with damped counts."""
     stems = Counter(analyzer.stems(split_quotes(text)[0], limit=MAX_WORDS))
     counts = {stem: 1.0 + math.log(count) for stem, count in stems.items()}
     counts.update((f"@{mark}", 1.0) for mark in marks)
@@ -184,7 +184,7 @@ def count_features(text: str, marks: Iterable[str], analyzer: Analyzer) -> dict[
 
 
 def bound_labels(labels: Sequence[Label]) -> list[Label]:
-    """Return the labels that count: each text once for its run, and of one run at most `PER_RUN` for any one id."""
+    """Return the labels that count: each text once per run, and at most `PER_RUN` of a run for any one id."""
     seen: set[tuple[str, str, tuple[str, ...]]] = set()
     used: Counter[tuple[str, str]] = Counter()
     kept: list[Label] = []
@@ -201,12 +201,12 @@ def bound_labels(labels: Sequence[Label]) -> list[Label]:
 
 
 def in_order(labels: Iterable[Label]) -> list[Label]:
-    """In an order that does not depend on theirs: that of the examples made of them."""
+    """Return the labels in a canonical order, which does not depend on theirs."""
     return sorted(labels, key=lambda label: (_salted_digest(0, label.run + "\0" + label.text), label.ids))
 
 
 def past_texts(labels: Sequence[Label]) -> list[PastText]:
-    """Return what is recalled of the labels."""
+    """Return the labels as past texts for recall."""
     return [PastText(label.text, label.ids, label.run) for label in labels]
 
 
@@ -219,7 +219,7 @@ def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def make_examples(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
 ) -> tuple[list[Example], dict[str, float]]:
-    """Return the labels with their features, in an order that does not depend on theirs, and each feature's rarity."""
+    """Return the labels with their features, in a canonical order, and each feature's rarity."""
     ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
     rare = rarities(counts)
@@ -231,8 +231,8 @@ def make_examples(
 
 
 def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: float, novelty: float = 0.0) -> Memory:
-    """Return the weights learned from examples, on `trust` times their lexical scores. Rivals of what a label needed
-    are the ids that search ranked for it, and as long as they are few all that something was learned of."""
+    """Return the weights learned from examples, on top of `trust` times their lexical scores. The rivals of a label's
+    ids are those that search ranked for it; also all ids with weights, as long as they are few."""
     weights: dict[str, dict[str, float]] = {}
     sums: dict[str, dict[str, float]] = {}
     known: set[str] = set()
@@ -253,7 +253,7 @@ def learn(examples: Sequence[Example], rarity: Mapping[str, float], *, trust: fl
 
 
 def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: set[str], trust: float) -> None:
-    """One step of the ranker. `weights`: feature to id to weight; `known`: the ids that have any."""
+    """Take one step of the ranker. `weights`: feature to id to weight; `known`: the ids that have weights."""
     if not example.ids:
         return
     features, base, ids = example.features, example.base, example.ids

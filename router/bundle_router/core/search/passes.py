@@ -1,4 +1,4 @@
-"""One ranking of one text over the index: a bundle by its own text and by its best tool, and tools by themselves."""
+"""One ranking of one text over the index: bundles by their own text and by their best tool, and tools by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bundle_router.core.search.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """Who may be ranked: `None` is everyone."""
+    """The ids that may be ranked; None: all."""
 
     bundles: frozenset[str] | None
     tools: frozenset[str] | None
@@ -21,9 +21,9 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class RankingPass:
-    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind. Of a whole
-    request also what its best documents matched, and `known` and `asked`: weight × rarity, summed, of the request's
-    words that any bundle holds, and of all."""
+    """One ranking of one text. Scores are relative (best is 1), `strength` is the best raw one of each kind. For a
+    whole request also `matched`, the weight that its best documents match, and `known` and `asked`: the sums of weight
+    × rarity of the request's words that any bundle contains, and of all its words."""
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
@@ -38,8 +38,8 @@ class RankingPass:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Ranks texts over an index. `bundles_of` names the bundles that hold a tool. Bundles are ranked by the collection
-    `tools`, of trusted servers alone; where tools are ranked, they and what they gain from bundles by `ranks_tools`."""
+    """Ranks texts over an index. `bundles_of` names the bundles of a tool. Bundles are ranked by the collection
+    `tools`, of trusted servers only; tools, with their share of bundles' scores, are ranked by `ranks_tools`."""
 
     index: Index
     analyzer: Analyzer
@@ -48,12 +48,12 @@ class Passes:
     ranks_tools: Collection = "tools"
 
     def weight_of(self, terms: Terms) -> float:
-        """Return how much a text asks for: its words' weight × rarity, summed."""
+        """Return the weight of a text: the sum of weight × rarity of its words."""
         return self._mass("bundles", terms.stems, self.analyzer.query_weights(terms, self.weights.bundle_scale))
 
     def of(self, terms: Terms, scope: SearchScope, tools: bool, hints: Terms, need: float) -> RankingPass:
-        """Return the ranking of a whole request, of which what its best documents hold is counted; `need` (an exponent)
-        says how much of it they have to cover."""
+        """Return the ranking of a whole request, with the weight that its best documents match. `need` (an exponent)
+        says how much of the request they have to cover."""
         w, analyzer = self.weights, self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
         for_bundles = analyzer.query_weights(terms, w.bundle_scale)
@@ -72,7 +72,7 @@ class Passes:
         return replace(self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked)
 
     def wish_rankings(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
-        """Return the rankings of a request's wishes, each by itself."""
+        """Return the rankings of a request's wishes, each on its own."""
         w, index, k = self.weights, self.index, self.weights.clause_depth
         among: Collection = self.ranks_tools if tools else "tools"
         asked = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
@@ -88,8 +88,8 @@ class Passes:
     def _fused(
         self, texts: Hits, hits: Hits, found: Mapping[str, float] | None, held: tuple[int, int], scope: SearchScope
     ) -> RankingPass:
-        """Return bundles by their own text and by their best tool, each as far as it holds the request's words (`held`:
-        how many of them the texts know, and the tools), and the tools that were found for themselves."""
+        """Return the bundles ranked by their own text and by their best tool, each weighted by how many of the
+        request's words it knows (`held`: of the texts, and of the tools), and the tools."""
         best: dict[str, float] = {}
         matched = {**texts.matched}
         for tool, score in hits.scores.items():
@@ -107,14 +107,14 @@ class Passes:
         return RankingPass(both, best_is_one(found or {}), by_text, by_tool, strength, of_tools, matched)
 
     def _mass(self, collection: Collection, stems: Sequence[str], weights: Mapping[str, float]) -> float:
-        """Return the words' weight × rarity, summed."""
+        """Return the sum of the words' weight × rarity."""
         rarity = self.index.rarity(collection, stems)
         return sum(weights[term] * rare for term, rare in zip(stems, rarity, strict=True))
 
     def _covering(
         self, of: Collection, weights: Mapping[str, float], known: float, need: float, within: frozenset[str] | None
     ) -> Hits:
-        """Return the hits, cut as far as they do not cover what is `known` of the request."""
+        """Return the hits, with scores lowered for documents that do not cover the `known` part of the request."""
         hits = self.index.search(of, [weights], k=self.weights.depth, within=within)[0]
         if not need or known <= 0.0:
             return hits
@@ -124,7 +124,7 @@ class Passes:
 
 
 def coherence_of(clauses: Sequence[RankingPass]) -> float:
-    """Return how much of what the clauses could get one bundle gives: 1 when one bundle is best for all of them."""
+    """Return the share of the clauses' best scores that one bundle reaches: 1 if one bundle is best for all of them."""
     possible = sum(part.tool_strength for part in clauses)
     if possible <= 0.0:
         return 1.0

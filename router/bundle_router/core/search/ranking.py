@@ -1,19 +1,19 @@
 """Ranks bundles for a step and tools for a query, over an `Index`. Pure; equal inputs give equal bytes.
 
 Rules:
-1. Only permitted ids are ranked. What is not permitted can't be named, and can't push anything out of the result.
-2. A bundle's score is its own text's score and its best tool's, each against the best of the request, added. Scores are
-   kept, never only ranks: fusing ranks forgets how much better the first was. Texts and tools have a say as far as they
-   know the request's words at all: among a dozen tools the best match for half a request would outweigh a whole one.
+1. Only permitted ids are ranked. Others can't be named, and can't push anything out of the result.
+2. A bundle's score is the sum of its own text's score and its best tool's, each relative to the best of the request.
+   Scores are kept, never only ranks: fusing ranks forgets how much better the first was. Texts and tools count by how
+   many of the request's words they know: else a tool that matches half a request could outweigh a whole match.
 3. A request with several wishes is also ranked clause by clause. Clauses are added as powers of their scores, so that
    one clause's clear winner counts more than a document that half fits them all.
 4. A tool gains from its bundle's score only as far as one bundle covers the request ("coherence"): in a request about
    several subjects a tool must stand for itself.
-5. Where the request has a vector, likeness of meaning is blended in (see `meaning`) before history and memory, less the
-   more the words match at all, and as far as the request is coherent: one vector of several wishes points at none.
+5. If the request has a vector, similarity of meaning is blended in (see `meaning`) before history and memory. It counts
+   less the more the words match, and the less coherent the request is: one vector of several wishes points at none.
 6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a little more.
-7. Tools are ranked by trusted and pinned cards alike, bundles by no card of a server that is not trusted. Tools that
-   nobody has read come after every other one, at most `unread_quota` of each server.
+7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Unread tools come after all
+   others, at most `unread_quota` of each server.
 8. Equal scores are ordered by id.
 """
 
@@ -38,13 +38,13 @@ from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms, split_quot
 from bundle_router.core.search.weights import WEIGHTS, Weights
 
 KEPT: Final = 40
-"""Ids of a ranking that a memory is learned on top of."""
+"""Maximum ids of a ranking that a memory is learned from."""
 MAX_SCOPES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """What was learned about bundles, and about tools. Either may be absent."""
+    """The memories of bundles and of tools. Either may be absent."""
 
     bundles: Memory | None = None
     tools: Memory | None = None
@@ -55,8 +55,8 @@ NO_MEMORIES: Final = Memories()
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Bundles best first, what the ranking rests on, and whether the request has `several` wishes. An empty ranking is
-    an answer: nothing fits."""
+    """Bundles best first, the evidence for the ranking, and whether the request has `several` wishes. An empty ranking
+    is an answer: nothing fits."""
 
     scored: tuple[ScoredId, ...]
     evidence: Evidence
@@ -65,7 +65,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _MeaningScores:
-    """What the request's vector is like, relative to the likest, and the best bundle's cosine. Empty without one."""
+    """Similarities to the request's vector (best is 1), and the best bundle's cosine. Empty without a vector."""
 
     bundles: Mapping[str, float] = field(default_factory=dict)
     tools: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _MeaningScores:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one request gave: fused scores before memory, and the parts they were fused from."""
+    """The result of one request: fused scores before memory, and their parts."""
 
     bundles: Mapping[str, float]
     tools: Mapping[str, float]
@@ -82,13 +82,13 @@ class _Found:
     coherence: float
     meaning: _MeaningScores
     whole: bool
-    """Whether the request's whole text was ranked, for bundles."""
+    """Whether bundles were ranked by the request's whole text."""
     several: bool
 
 
 @dataclass(frozen=True)
 class Search:
-    """An index, the corpus it was made from, and the analyser that made it. Keep one for each catalog revision."""
+    """An index, its corpus, and its analyser. Keep one for each catalog revision."""
 
     index: Index
     corpus: Corpus
@@ -97,12 +97,12 @@ class Search:
     relevance: Logistic = RELEVANCE
     vectors: Vectors | None = None
     understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
-    """Vectors of requests by their text, where these were known beforehand: for those that bring none."""
+    """Vectors of requests by text, computed beforehand, for requests without their own."""
 
     def rank_bundles(
         self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
     ) -> Ranking:
-        """Return the best `k` permitted bundles, best first. Those that nothing speaks for are absent."""
+        """Return the best `k` permitted bundles, best first. Bundles without any score are left out."""
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
@@ -116,7 +116,7 @@ class Search:
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
     ) -> tuple[ScoredId, ...]:
-        """Return the permitted tools, best first: those somebody read, then at most `unread_quota` of each other
+        """Return the permitted tools, best first: the read ones, then at most `unread_quota` unread ones of each
         server."""
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
@@ -130,18 +130,18 @@ class Search:
         return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return what a memory of bundles is learned on top of: their relative scores without any."""
+        """Return the relative scores of bundles without a memory, on top of which one is learned."""
         return best_is_one(self._find(request, self._scope(bundles), tools=False).bundles, KEPT)
 
     def base_tool_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
-        """Return what a memory of tools is learned on top of: the same of the bundles' tools."""
+        """Return the relative scores of the bundles' tools without a memory, on top of which one is learned."""
         found = self._find(request, self._scope(bundles), tools=True)
         return best_is_one(self._pull(request, found, bundles, NO_MEMORIES), KEPT)
 
     def recall(
         self, request: Request, permitted: frozenset[str], recollection: Recollection | None
     ) -> dict[str, float]:
-        """Return what past steps of like meaning say for the permitted bundles; nothing where vectors are wanting."""
+        """Return the votes of past steps of similar meaning for the permitted bundles; none without vectors."""
         vector = request.vector or self.understood.get(request.text)
         if recollection is None or vector is None or self.vectors is None:
             return {}
@@ -164,8 +164,8 @@ class Search:
 
     @cached_property
     def _read(self) -> Callable[[frozenset[str]], tuple[frozenset[str], frozenset[str]]]:
-        """Those of some tools that somebody read, and the bundles that hold one of them. Kept, as `_tools_of` is: steps
-        ask with the same few sets."""
+        """Returns those of some tools that a person has read, and their bundles. Cached, because steps use the same few
+        sets."""
         unread, owners = self.corpus.unread, self._bundles_of
 
         @lru_cache(MAX_SCOPES)
@@ -213,8 +213,8 @@ class Search:
         return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools, bool(parts))
 
     def _respell(self, terms: Terms, tools: bool = False) -> Terms:
-        """Return the terms with what an unknown word may stand for in its place. A name is no misspelt word. Which
-        words are known is for bundles a matter of what ranks these alone; `tools`: for tools."""
+        """Return the terms with unknown words corrected, except names. Which words are known depends on the collections
+        that rank bundles; with `tools` also on those that rank tools."""
         among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
         unknown = [stem for stem in terms.stems if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()]
         for of in among:
@@ -239,7 +239,7 @@ class Search:
         near_pinned = self.vectors.nearest("pinned", vector, k=depth, within=scope.tools) if tools else ()
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
-        share = self.weights.text_share if near_tools else 1.0  # tools that are not embedded (yet) say nothing
+        share = self.weights.text_share if near_tools else 1.0  # tools may not be embedded (yet)
         both = {
             id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
             for id_ in by_text.keys() | by_tool.keys()
@@ -250,7 +250,7 @@ class Search:
         )
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
-        """Score what the run's last steps had, as likely wanted again: latest first, shared by a step's bundles."""
+        """Raise the scores of the run's last bundles, which are likely needed again: the latest step counts most."""
         weight = self.weights.history * (max(scores.values(), default=0.0) or 1.0)
         for step in request.recent:
             for id_ in step.bundle_ids:
@@ -259,7 +259,7 @@ class Search:
             weight *= self.weights.history_decay
 
     def _pull(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
-        """Return the scores of tools with what they gain from their bundles, as these are ranked by themselves."""
+        """Return the tools' scores with the share they gain from their bundles' own ranking."""
         memory = memories.bundles
         votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
@@ -274,7 +274,7 @@ class Search:
 
     @cached_property
     def _actions_of(self) -> Callable[[str], frozenset[str]]:
-        """What a tool's name says it does. Kept for the tools that are found."""
+        """Returns the actions in a tool's name. Cached."""
         servers, analyzer = self.corpus.servers, self.analyzer
         return cache(lambda tool: analyzer.actions_in(tool.removeprefix(servers[tool])))
 

@@ -1,13 +1,13 @@
-"""Recall of past steps by what they meant: the nearest of them, by vector, vote for the bundles they needed.
+"""Recall of past steps by meaning: the nearest ones, by vector, vote for the bundles they needed.
 
 Rules:
-1. A recollection only adds to scores of ids that are permitted anyway, and a past step that needed none of these is
-   not looked at: what is not permitted takes no other's place among the nearest.
-2. One run has one vote for an id, however many of its steps are near: that of its nearest. Votes are shares of
-   `DOUBT` + all votes, so a run adds at most `pull` / (1 + `DOUBT`) to an id, and all runs together less than `pull`.
-3. A step's vote is its cosine to the power `SHARPNESS`: only real likeness counts, and no likeness is no vote.
-4. It speaks only of vectors of the embedder it was learned with, and of a request that has one. Else it says nothing,
-   and what is left is the memory of words.
+1. A recollection only changes scores of ids that are permitted anyway. Past steps that needed none of these are
+   ignored, so they take no place among the nearest.
+2. One run has one vote for an id, however many of its steps are near: that of its nearest. Votes are shares of `DOUBT`
+   + all votes, so a run adds at most `pull` / (1 + `DOUBT`) to an id, and all runs together less than `pull`.
+3. A step's vote is its cosine to the power `SHARPNESS`: only great similarity counts, and none is no vote.
+4. It needs vectors of the embedder it was learned with, and a request that has one. Else it gives no votes, and the
+   memory of words is used alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DOUBT: Final = 1.0
 SHARPNESS: Final = 4.0
 NEIGHBOURS: Final = 32
 MAX_REMEMBERED: Final = 5_000
-"""Past steps that are kept as texts, and embedded: the newest ones."""
+"""Maximum past steps that are stored as texts and embedded, the newest ones."""
 MAX_SCOPES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PastText:
-    """What a past step wanted, as far as it is embedded, and which ids it needed."""
+    """The embedded text of a past step, and the ids that it needed."""
 
     text: str
     ids: tuple[str, ...]
@@ -40,7 +40,7 @@ class PastText:
 
 @dataclass(frozen=True)
 class Recollection:
-    """Past steps to compare with. `embedder` is the revision of what it was measured with, `pull` what votes weigh."""
+    """Past steps to compare with. `embedder` is the revision of their embedder, `pull` the weight of votes."""
 
     steps: tuple[PastText, ...]
     embedder: str
@@ -48,12 +48,12 @@ class Recollection:
 
     @classmethod
     def of(cls, steps: Iterable[PastText], embedder: str, pull: float) -> Recollection:
-        """Return the steps as they are kept: cut to what is embedded, each once, in an order that is not theirs."""
+        """Return the recollection of steps: cut to the embedded part, without duplicates, in a canonical order."""
         cut = {PastText(passage(step.text), tuple(sorted(step.ids)), step.run) for step in steps}
         return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull)
 
     def votes(self, nearest: Iterable[NearDocument], permitted: frozenset[str]) -> dict[str, float]:
-        """`pull` times each id's share of the votes of the nearest steps."""
+        """Return `pull` times each id's share of the nearest steps' votes."""
         best: dict[tuple[str, str], float] = {}
         for key, cosine in nearest:
             vote = min(1.0, max(0.0, cosine)) ** SHARPNESS
@@ -71,23 +71,23 @@ class Recollection:
 
     @cached_property
     def speaking(self) -> Callable[[frozenset[str]], frozenset[str]]:
-        """The keys of the steps that needed a permitted id. Kept: steps ask with the same few sets."""
+        """Returns the keys of the steps that needed a permitted id. Cached, because steps use the same few sets."""
         needed = {key: frozenset(id_ for step in steps for id_ in step.ids) for key, steps in self._by_key.items()}
         return lru_cache(MAX_SCOPES)(lambda permitted: frozenset(k for k, ids in needed.items() if ids & permitted))
 
     def passages(self) -> tuple[Passage, ...]:
-        """Return what is to be embedded."""
+        """Return the texts to embed."""
         return tuple(Passage(key, "steps", steps[0].text) for key, steps in sorted(self._by_key.items()))
 
     def keeping(self, ids: Iterable[str]) -> Recollection | None:
-        """Without what it knows about any other id; None where nothing is left."""
+        """Return the recollection without knowledge of any other id; None if nothing is left."""
         known = frozenset(ids)
         kept = [PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps]
         kept = [step for step in kept if step.ids]
         return Recollection.of(kept, self.embedder, self.pull) if kept else None
 
     def for_runs(self, runs: frozenset[str]) -> Recollection:
-        """Of some runs only."""
+        """Return the recollection of some runs only."""
         return Recollection(tuple(step for step in self.steps if step.run in runs), self.embedder, self.pull)
 
     @cached_property
@@ -106,7 +106,7 @@ class Recollection:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Recollection:
-        """Return the recollection. Raises KeyError, TypeError or ValueError when it is none."""
+        """Return the recollection. Raises KeyError, TypeError or ValueError for any other value."""
         rows = [PastText(str(row["text"]), tuple(map(str, row["ids"])), str(row["run"])) for row in value["steps"]]
         found = cls.of(rows, str(value["embedder"]), float(value["pull"]))
         if len(found.steps) > MAX_REMEMBERED or not 0.0 < found.pull <= max(PULLS):
@@ -115,7 +115,7 @@ class Recollection:
 
 
 PULLS: Final = (0.5, 1.0, 2.0, 4.0)
-"""What votes may weigh against the best lexical score times `trust`. Which, is for replay to say."""
+"""Candidate weights of votes, relative to the best lexical score times `trust`. Replay chooses one."""
 
 
 def key_of(text: str) -> str:

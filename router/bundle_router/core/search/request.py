@@ -1,4 +1,4 @@
-"""What is searched for."""
+"""The input of a search."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bundle_router.core.models import RecentStep, Step
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is searched for. `context` is text that hints (workflow, role, step, constraints) and counts less."""
+    """The input of a search. `context` is text that gives hints (workflow, role, step, constraints) and counts less."""
 
     text: str
     context: str = ""
     recent: tuple[RecentStep, ...] = ()
     address: tuple[str, ...] = ()
-    """Where the step stands, as marks that memory may learn from: `workflow:…`, `role:…`, `step:…`."""
+    """The step's address as marks that memory may learn from: `workflow:…`, `role:…`, `step:…`."""
     vector: tuple[float, ...] | None = None
-    """What the embedder that `Search.vectors` came from made of `text`. None: ranked by words alone."""
+    """Vector of `text`, by the embedder of `Search.vectors`. None: words alone rank."""
 
     @classmethod
     def of(cls, step: Step, recent: Sequence[RecentStep] = ()) -> Request:
-        """Return a step's goal in full; its address and constraints as hints; the run's recent steps, latest first."""
+        """Return the request of a step: its goal, its address and constraints as hints, and recent steps."""
         context = "\n".join((step.workflow, step.role, step.step, *step.constraints))
         address = (f"workflow:{step.workflow}", f"role:{step.role}", f"step:{step.step}")
         return cls(step.goal or context, context if step.goal else "", tuple(recent), address)

@@ -1,24 +1,24 @@
-"""Is search enough? Two questions about a ranking, and what follows from them.
+"""Decides whether search suffices for a step, and what follows from its ranking.
 
 Rules:
-1. Novel: nothing was ranked, the relevance lies under the floor, or the best bundle covers little of the request both
-   as a share and in all: of a long request a small share may be a whole wish. Search then shows nothing, however far
-   ahead its first bundle is. What past steps of this deployment speak for (`REMEMBERED`) is not novel, whatever words
-   it is put in.
-2. Enough: the best bundle is the right one with a probability that suffices for what it can do. Reading, here or over
-   the network, needs `read_threshold`, writing `write_threshold`; executing, and effects nobody declared, are never
-   shown by search alone.
+1. Novel: nothing was ranked, the relevance is below the floor, or the best bundle covers little of the request both as
+   a share and in all (of a long request a small share may be a whole wish). Then search shows nothing, however far
+   ahead its first bundle is. A request that past steps of this deployment support (`REMEMBERED`) is not novel, whatever
+   its words.
+2. Enough: the probability that the best bundle is right suffices for its effects. Reading, here or over the network,
+   needs `read_threshold`, writing `write_threshold`. Search alone never shows bundles that execute or whose effects are
+   undeclared.
 3. Without a calibration (or with one from fewer than `MIN_LABELS` labels) the probability is that of `SHIPPED`, fitted
-   on other people's catalogs: enough for reading only, where a wrong bundle costs tokens.
-4. Union: not enough, and every plausible bundle is harmless, they are few, their tools' definitions are known to be
+   on other people's catalogs: enough only for reading, where a wrong bundle costs tokens.
+4. Union: not enough, but every plausible bundle is harmless, they are few, their tools' definitions are known to be
    cheap, and one of them is right with the probability that a single one would need.
-5. Harmless is what only reads, here or over the network, and whose tools all live on trusted servers. A network is no
-   more than policy permits the step anyway; text by strangers does not come along on a guess.
-6. Ambiguous is everything else. `stand_in` then names the harmless bundle to fall back to when the model fails, and
-   `shortlist` the best bundles to offer behind search, whatever they can do: exposure is not execution. Also where
-   nothing seems to fit: who is wrong about that leaves the step empty-handed.
-7. Of several wishes the bundle that is right answers one, perhaps: the shortlist stands beside what is enough for them.
-8. What `[search] offer` says of a bundle's effects bounds all of this: `none`, and search never names it.
+5. Harmless bundles only read, here or over the network, and have only trusted servers. Policy permits the step the
+   network anyway; untrusted text is never added on a guess.
+6. Ambiguous: everything else. `stand_in` is the harmless bundle to show if the model fails, and `shortlist` the best
+   bundles to offer behind search, whatever their effects: exposure is not execution. There is a shortlist even if
+   nothing seems to fit, because that may be wrong and would leave the step empty-handed.
+7. If there are several wishes, the right bundle may answer only one: the shortlist is added to what is enough for it.
+8. `[search] offer` bounds all of this by a bundle's effects: with `none`, search never names it.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ SHIPPED: Final = Calibration(
         ("relevance", 1.9016),
     ),
 )
-"""In force until a deployment has labels enough for its own. From `tests/benchmarks/routing/doubt.py --fit --queries
-600`, over mcp_mix, MetaTool single and several, Seal-Tools, BFCL, StableToolBench, LiveMCPBench and goals over 53
-real servers, each query with every bundle permitted, a dozen, and none that is right. Fitted without a set, at most 5
-% of what it shows there is wrong (the same program; RESULTS.md)."""
+"""The calibration used until a deployment has enough labels of its own. Made by `tests/benchmarks/routing/doubt.py
+--fit --queries 600`, over mcp_mix, MetaTool single and several, Seal-Tools, BFCL, StableToolBench, LiveMCPBench and
+goals over 53 real servers, each query with every bundle permitted, a dozen, and none that is right. When fitted without
+a set, at most 5 % of what it shows there is wrong (the same program; RESULTS.md)."""
 NOVEL_COVERAGE: Final = 0.3
 NOVEL_STRENGTH: Final = 0.6
-"""What the best bundle must reach one of: a share of the request's known words, or so many fully matched rarest words.
-Of requests whose right bundle was taken away 7 to 88 % reach neither, of those that search ranks right 0 to 5 %, and
-18 % of those for several tools (MetaTool). The share alone stopped 0 to 15 %, and 43 %."""
+"""Minimum that the best bundle must reach in one way: a share of the request's known words, or so many fully matched
+rarest words. Of requests whose right bundle was removed 7 to 88 % reach neither, of those that search ranks right 0 to
+5 %, and 18 % of those for several tools (MetaTool). The share alone stopped 0 to 15 %, and 43 %."""
 REMEMBERED: Final = 0.7
-"""What memory has to add for a permitted bundle for a request to count as known. Of held-back requests of the catalog
-that a memory was learned on, 5 to 44 % reach it, and there memory's first bundle is right in 84 to 90 %; of requests
-of other catalogs 0 to 7 % do (MetaTool, StableToolBench, Seal-Tools)."""
+"""Minimum that memory must add to a permitted bundle for a request to count as known. Of held-back requests of the
+catalog that a memory was learned on, 5 to 44 % reach it, and there memory's first bundle is right in 84 to 90 %; of
+requests of other catalogs 0 to 7 % do (MetaTool, StableToolBench, Seal-Tools)."""
 PLAUSIBLE: Final = 0.5
-"""Share of the best score that makes a bundle plausible."""
+"""Minimum share of the best score for a bundle to be plausible."""
 NOT_RANKED: Final = 0.3
-"""Share of the doubt about the best bundle that no other answers for. The rest is theirs by the squares of scores."""
+"""Share of the doubt about the best bundle that goes to no other one. The rest goes to the others by squared scores."""
 KEPT: Final = 10
-"""Ranked candidates that are recorded."""
+"""Maximum ranked candidates that are recorded."""
 _NEVER: Final = "what executes, writes without a calibration of its own, or is withheld is never shown by search alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What search may do with a question: show `ids` (verdicts `enough` and `union`), or pass it on. `stand_in` is what
-    it would show in place of a model that fails, `shortlist` what it would offer behind search, best first."""
+    """What search may do with a question: show `ids` (verdicts `enough` and `union`), or pass it on. `stand_in` is
+    shown in place of a model that fails, `shortlist` is offered behind search, best first."""
 
     use: SearchUse
     ids: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Judgement:
 
 
 def thresholds_version(settings: SearchSettings) -> str:
-    """Return the version of what `judge` rests on under these settings."""
+    """Return the version of the thresholds that `judge` uses under these settings."""
     return _in_force(settings).version
 
 
@@ -150,7 +150,7 @@ def _why_novel(evidence: Evidence, settings: SearchSettings, ranking: Ranking) -
 
 
 def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
-    """Return how likely the bundle has to be the right one. None: never shown by search alone."""
+    """Return the probability of being right that the bundle needs. None: search alone never shows it."""
     effects, settings, offer = set(bundle.effects), catalog.settings.search, offer_of(catalog, bundle)
     if not effects or "exec" in effects or offer == "none" or (offer != "direct" and "write" not in effects):
         return None
@@ -160,14 +160,14 @@ def _threshold(catalog: Catalog, bundle: Bundle, *, own: bool) -> float | None:
 
 
 def _one_of(ranking: Ranking, number: int, probability: float) -> float:
-    """Return how likely one of the best `number` is right, where the first is with this probability."""
+    """Return the probability that one of the best `number` is right, given that of the first."""
     others = [row.score**2 for row in ranking.scored[1:]]
     share = sum(others[: number - 1]) / sum(others) if others else 0.0
     return probability + (1.0 - probability) * (1.0 - NOT_RANKED) * share
 
 
 def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings) -> str:
-    """Return why the plausible bundles can't all be shown; empty when they can."""
+    """Return why the plausible bundles can't all be shown; empty if they can."""
     most = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
     if len(plausible) > most:
         return f"{len(plausible)} bundles are plausible, at most {most} may be"
@@ -185,7 +185,7 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
 
 
 def _tokens(catalog: Catalog, bundles: Iterable[Bundle]) -> int | None:
-    """Return tokens of the bundles' tools, each once; None where one of them is not known."""
+    """Return the tokens of the bundles' tools, each counted once; None if one of them is unknown."""
     named = tuple(bundles)
     tools = {tool for bundle in named for tool in bundle.tools}
     if any(bundle.patterns for bundle in named) or not tools <= catalog.cards.keys():

@@ -1,18 +1,18 @@
-"""From text to weighted terms: the same rules for what is indexed and what is asked.
+"""Turns text into weighted terms, by the same rules for indexed texts and for requests.
 
 Rules:
-1. Words are Unicode letters and digits after NFKC, in lower case; a script without spaces gives a term a character.
+1. Words are Unicode letters and digits after NFKC, in lower case; scripts without spaces give one term a character.
 2. An identifier is kept whole and split: `createPullRequest`, `create_pull_request` and `create-pull-request` all give
    `create`, `pull`, `request`, and a camelCase one its joined form as well. Single letters and bare numbers are no
-   terms, and what would fall into such (`GmbH`, `7c9f`) stays whole.
-3. Stop words are dropped; words every request uses (`find`, `show`, `latest`) stay, but weigh less: dropping them
-   would make "list" and "delete" the same, counting them in full would let them choose.
+   terms, and a word that would split into such (`GmbH`, `7c9f`) stays whole.
+3. Stop words are dropped. Words that every request uses (`find`, `show`, `latest`) stay, but weigh less: dropping them
+   would make "list" and "delete" the same, and counting them in full would let them decide.
 4. Stemming is a port (`Stem`): the same stemmer must have made the index.
-5. Neighbouring words also give one joined term ("resource group"), which only ever adds to a match.
+5. Neighbouring words also give one joined term ("resource group"), which can only add to a match.
 6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less: they say what is
-   touched, not what is wanted. A file's ending says its application (`.docx`: Word document), an address a page.
-7. A request in another language loses that language's stop words, where more of these stand in it than English ones.
-8. Nothing here fails on any string: lone surrogates, controls and 32,768 characters are just text.
+   touched, not what is wanted. A file's extension names its kind (`.docx`: Word document), an address a page.
+7. A request in another language loses that language's stop words, if it has more of these than English ones.
+8. No string makes this fail: lone surrogates, controls and 32,768 characters are just text.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from bundle_router.core.search.word_lists import (
 )
 
 Stem = Callable[[str], str]
-"""Takes one lower-case word to its stem. Must be a function of the word alone."""
+"""Stems one lower-case word. Must be a function of the word alone."""
 
 MAX_WORDS: Final = 600
-"""Words of a request that are looked at. What an intent wants stands in its first page."""
+"""Maximum words of a request that are used. Its first page says what is wanted."""
 MAX_CLAUSES: Final = 12
 MAX_NAME: Final = 200
-"""Characters of a word that are looked at to see whether it is a name."""
+"""Maximum characters of a word that are examined to see whether it is a name."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[\u3040-\u30ff\u3400-\u9fff]|[^\W_A-Za-z\d]+")
@@ -65,9 +65,9 @@ MIN_QUOTED_WORDS: Final = 3
 
 
 def split_quotes(text: str) -> tuple[str, str]:
-    """Return the text without its quotations, and the quotations. Short ones stay in: they are names, not content.
+    """Return the text without its quotations, and the quotations. Short ones stay: they are names, not content.
 
-    What someone wants *sent* ("the stock rose") says little about what they want *done*.
+    Text to be *sent* ("the stock rose") says little about what is to be *done*.
     """
     quotations: list[str] = []
 
@@ -103,19 +103,19 @@ def _words_of(whole: str) -> tuple[str, ...]:
 
 
 _NAME: Final = re.compile(r"[\w)][/_:@=]\w|\w\.\w|[a-z]\d|\d[a-z]|\w-\w+-\w|[#@]\w|://", re.IGNORECASE)
-"""Occurs in names, paths, addresses, ids and versions, and not in words."""
+"""Matches characters that occur in names, paths, addresses, ids and versions, but not in words."""
 _PROPER: Final = re.compile(r"(?<=[\w,] )[A-Z]\w+")
 _ENDING: Final = re.compile(r"\.([A-Za-z][A-Za-z0-9]{1,5})\b")
 
 
 def kinds_in(text: str) -> str:
-    """Return words for what a text names: the kinds of its files, a page where it has an address."""
+    """Return words for the things that a text names: the kinds of its files, a page if it has an address."""
     kinds = [FILE_KINDS.get(ending.lower(), "") for ending in dict.fromkeys(_ENDING.findall(text))]
     return " ".join((*kinds, "url web page" if "://" in text else ""))
 
 
 def foreign_stop_words(found: Collection[str]) -> frozenset[str]:
-    """Return the stop words of the language that words are of, unless that is English."""
+    """Return the stop words of the language of the words, unless that is English."""
     words = frozenset(found)
     count, _, stop = max((len(words & stop), name, stop) for name, stop in FOREIGN_STOP_WORDS.items())
     return stop if count >= 2 and count > len(words & STOP_WORDS) else frozenset()
@@ -128,27 +128,27 @@ def _identity(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A text as terms: distinct stems in order of appearance, and the pairs of neighbours among them."""
+    """The terms of a text: distinct stems in order of appearance, and their pairs of neighbours."""
 
     stems: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
     named: frozenset[str] = frozenset()
-    """Stems that stand in names alone."""
+    """Stems that occur only in names."""
     proper: frozenset[str] = frozenset()
-    """Stems of words with a capital letter inside a sentence: known or not, they are not misspelt."""
+    """Stems of words capitalised inside a sentence: even unknown ones are not corrected."""
 
 
 NO_TERMS: Final = Terms(())
 
 
 def pair_term(pair: tuple[str, str]) -> str:
-    """Return the index term of two neighbours. The space keeps it apart from every single word."""
+    """Return the index term of two neighbours. Its space distinguishes it from every single word."""
     return f"{pair[0]} {pair[1]}"
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """The rules above with one stemmer. Make one and keep it: its tables are stemmed once."""
+    """Applies the rules above with one stemmer. Make one and keep it: its tables are stemmed once."""
 
     stem: Stem = _identity
     stop: frozenset[str] = STOP_WORDS
@@ -200,17 +200,17 @@ class Analyzer:
         return Terms(plain, tuple(pairs), named.difference(kinds), proper)
 
     def action_asked(self, text: str) -> str:
-        """Return what a request asks to be done, by its first word that is more than politeness; empty where that word
-        says none."""
+        """Return the action that a request asks for, by its first word after polite ones; empty if that word names no
+        action."""
         first = next((stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), "")
         return self._actions.get(first, "")
 
     def actions_in(self, name: str) -> frozenset[str]:
-        """Return what a tool's name says it does."""
+        """Return the actions in a tool's name."""
         return frozenset(self._actions[stem] for stem in self.stems(name) if stem in self._actions)
 
     def clauses(self, text: str) -> list[Terms]:
-        """Return the wishes of a request of several, each of two terms at least; the first `MAX_CLAUSES`."""
+        """Return the wishes of a request with several, each of at least two terms; the first `MAX_CLAUSES`."""
         found: list[Terms] = []
         clauses = [clause for sentence in _SENTENCE.split(text) for clause in _CONJUNCTION.split(sentence)]
         for clause in clauses if len(clauses) > 1 else ():
@@ -222,7 +222,7 @@ class Analyzer:
         return found if len(found) > 1 else []
 
     def query_weights(self, terms: Terms, scale: Scale) -> dict[str, float]:
-        """Query weights by index term: the words, their synonyms, and pairs of neighbours."""
+        """Return query weights by index term: the words, their synonyms, and pairs of neighbours."""
         weights: dict[str, float] = {}
         own: dict[str, float] = {}
         for stem in terms.stems:
@@ -239,8 +239,8 @@ class Analyzer:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much a query term counts, an ordinary word being 1: words every request uses, words of conversation,
-    synonyms (times the weight of the word they stand for), pairs of neighbours, and words inside names."""
+    """Weights of kinds of query terms, an ordinary word being 1: words that every request uses, words of conversation,
+    synonyms (times the weight of the original word), pairs of neighbours, and words inside names."""
 
     generic: float
     conversation: float

@@ -1,13 +1,13 @@
-"""How well past steps were ranked in one way, and whether that was better than in another by more than luck.
+"""Measures how well past steps were ranked, and whether one way is better than another by more than luck.
 
 Rules:
-1. The quality of a ranking is its nDCG@10: whether what was needed stands first, and whether all of it stands near.
-2. A gain must be more than luck: its mean over the steps at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors, the
-   steps of a run being one witness.
-3. No one id decides: a difference also counts as what is left of it when the steps of any one id are left out, at the
-   least (of ids that at most half of the steps needed). No gain may turn into a loss by that; and of ways that pay, the
-   most careful is taken that is not clearly worse, by that measure, than the best. Who plays steps for one bundle would
-   else say, with these very steps, how much past steps are to count.
+1. The quality of a ranking is its nDCG@10: whether the needed ids come first, and whether all of them come early.
+2. A gain must be more than luck: its mean over the steps is at least `MIN_GAIN`, and `MIN_SIGMAS` standard errors. The
+   steps of a run count as one witness.
+3. No single id decides: `least` is the smallest difference that remains when the steps of any one id are left out (of
+   ids that at most half of the steps needed). It may not turn a gain into a loss. Of the candidates that gain, the most
+   careful one is taken that is not clearly worse, by that measure, than the best. Otherwise somebody could play steps
+   for one bundle, and so decide how much past steps count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_SIGMAS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The step that a difference is one of."""
+    """The step that a difference belongs to."""
 
     ids: frozenset[str]
     run: str
@@ -32,7 +32,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`mean` over steps, its standard error `sigma`, and the `least` it comes to without the steps of any one id."""
+    """`mean` over steps, its standard error `sigma`, and the `least` mean without the steps of any one id."""
 
     mean: float
     sigma: float
@@ -41,8 +41,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate in the replay: mean quality, its gain over none, and the standard error of that (of a `pull` above
-    0: over what was chosen without recall). `least`: the gain by rule 3."""
+    """One candidate in the replay: mean quality, its gain over no memory (with a `pull` above 0: over the choice
+    without recall), and the gain's standard error. `least`: the gain by rule 3."""
 
     trust: float
     quality: float
@@ -61,19 +61,19 @@ class Trial:
 
 
 def quality_of(scores: Mapping[str, float], ids: frozenset[str]) -> float:
-    """Of one ranking: nDCG@10, equal scores by id."""
+    """Return the ranking's nDCG@10, equal scores by id."""
     return ndcg([id_ for id_, _ in sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH]], ids)
 
 
 def ndcg(ranked: Sequence[str], gold: Collection[str]) -> float:
-    """Return normalised discounted cumulative gain of the first ten, every needed id being worth the same."""
+    """Return the normalised discounted cumulative gain of the first ten, with all needed ids of equal value."""
     found = math.fsum(1.0 / math.log2(rank + 2) for rank, id_ in enumerate(ranked[:DEPTH]) if id_ in gold)
     ideal = math.fsum(1.0 / math.log2(rank + 2) for rank in range(min(DEPTH, len({*gold}))))
     return found / ideal if ideal > 0.0 else 0.0
 
 
 def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[Witness]) -> Difference:
-    """Of the qualities of the same steps, ranked in two ways."""
+    """Return the difference between two rankings of the same steps, from their qualities."""
     number = len(steps)
     if not number:
         return Difference(0.0, 0.0, 0.0)
@@ -93,7 +93,7 @@ def difference(after: Sequence[float], before: Sequence[float], steps: Sequence[
 def choose_trial(
     trials: Sequence[Trial], qualities: Sequence[Sequence[float]], steps: Sequence[Witness]
 ) -> Trial | None:
-    """Of candidates, careful ones first, with the qualities of the steps: the one to take; None where none pays."""
+    """Choose a candidate (careful ones first) by the qualities of the steps; None if none gains."""
     paying = [at for at, trial in enumerate(trials) if trial.pays]
     if not paying:
         return None
@@ -106,6 +106,6 @@ def choose_trial(
 
 
 def mean(values: Iterable[float]) -> float:
-    """0 for no values."""
+    """Return the mean; 0 for no values."""
     every = list(values)
     return math.fsum(every) / len(every) if every else 0.0

@@ -1,4 +1,4 @@
-"""The numbers of the ranking."""
+"""The parameters of the ranking."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BUNDLE_SCALE: Final = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The numbers of the ranking. One set for every catalog; `fit` may change `history` and `memory` from own logs.
+    """The parameters of the ranking. One set for every catalog; `fit` may change `history` and `memory` by own logs.
 
     `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
-    its clauses; `sharpness` the power a clause's scores are raised to; `bundle_pull` how much of its bundle's score a
-    tool gets at full coherence; `action` what its score is multiplied by where its name says that it does what the
-    request asks to be done; `coverage` how much a short request must be covered (an exponent). `meaning` is what an
-    embedder's likeness weighs beside words that match like one rarest word held in full: of 0.8 to 1.2 each gains in
-    the mean of six labelled sets. `depth` is how many documents a pass over the whole request looks at, `clause_depth`
+    its clauses; `sharpness` the power that a clause's scores are raised to; `bundle_pull` the share of its bundle's
+    score that a tool gets at full coherence; `action` the factor for a tool whose name says that it does what the
+    request asks to be done; `coverage` how much a short request must be covered (an exponent). `meaning` is the weight
+    of an embedder's similarity beside words that match like one rarest word in full: of 0.8 to 1.2 each gains in the
+    mean of six labelled sets. `depth` is the number of documents in a pass over the whole request, `clause_depth` in
     one over a clause.
     """
 

@@ -1,8 +1,8 @@
-"""The word lists of search, reviewed by hand: stop words, words that say little, and words that stand for others.
+"""The word lists of search, reviewed by hand: stop words, words that say little, and synonyms.
 
 Rules for changing them:
 1. A list holds general words of requests and tools, never a name from one catalog or one set of labelled queries.
-2. A change is kept when it helps on several sets of `tests/benchmarks/routing`, not on one.
+2. A change is kept if it helps on several sets of `tests/benchmarks/routing`, not on one.
 3. Entries are unstemmed, lower case, one word each.
 """
 
@@ -24,7 +24,7 @@ than that the their theirs them then there these they this those to too ve was w
 while who whom why will with would you your yours
 """
 )
-"""Dropped everywhere: they hold a sentence together and say nothing of what it wants."""
+"""Dropped everywhere: they connect a sentence but do not say what it wants."""
 
 FOREIGN_STOP_WORDS: Final = MappingProxyType(
     {
@@ -72,7 +72,7 @@ nog of om onder ons onze ook op over te tot uit uw van voor waar was wat we welk
         ),
     }
 )
-"""Dropped from a request in that language. Nothing is dropped from what is indexed."""
+"""Dropped from a request in that language. Nothing is dropped from indexed texts."""
 
 FILE_KINDS: Final = MappingProxyType(
     {
@@ -94,7 +94,7 @@ FILE_KINDS: Final = MappingProxyType(
         **dict.fromkeys(("zip", "gz", "tar", "7z"), "archive file"),
     }
 )
-"""A file's ending: words for what it is."""
+"""File extension: words for the kind of file."""
 
 GENERIC: Final = _words(
     """
@@ -109,7 +109,7 @@ specific start suggest suggestion sure take tell thing things tips today top try
 update use user users using value values various view want way work working
 """
 )
-"""Words most requests and most tools share. They count less, and least when bundles are ranked."""
+"""Words that most requests and most tools share. They count less, and least when bundles are ranked."""
 
 CONVERSATION: Final = _words(
     """
@@ -118,7 +118,7 @@ hi hope issue kindly love loved manager month organization researcher thank than
 trying ugh upcoming week wish wondering year years
 """
 )
-"""Words by which people introduce a wish. They count less than what is wished for."""
+"""Words that introduce a wish. They count less than the wish itself."""
 
 ACTIONS: Final = MappingProxyType(
     {
@@ -133,9 +133,9 @@ summarize tell view
         "delete": _words("cancel clear delete drop erase remove uninstall unregister"),
     }
 )
-"""What a request asks to be done, and a tool's name says it does, by the words for it."""
+"""The actions that requests ask for and tools' names say, by the words for them."""
 PREFACE: Final = _words("help kindly like need please want")
-"""Words that may stand before what a request asks to be done."""
+"""Words that may precede the action in a request."""
 
 _ALIKE: Final = """
 delete remove erase drop | create add make new generate | update edit modify change alter
@@ -179,7 +179,7 @@ budget spending expense | insurance policy | health medical healthcare | mental 
 baby child kid children | parent family | wedding marriage | tarot divination | space astronomy planet
 satellite orbit | earthquake disaster | sky star | ocean sea | boat yacht | animal wildlife
 """
-"""Groups: each word may stand for every other of its group."""
+"""Groups of synonyms: each word may stand for every other of its group."""
 
 _BROADER: Final = """
 attraction: tourist | audio: listen recording sound speech voice | baseball: mlb | basketball: nba | beauty: lipstick
@@ -237,7 +237,7 @@ weather: forecast humidity rain snow storm sunny temperature umbrella wind | web
 webpage website | website: blog browser css domain homepage hosting html landing url webpage wordpress | write:
 article compose draft essay | writing: essay grammar
 """
-"""Groups: a wish for one of the words after the colon may be served by what names the first, not the reverse."""
+"""A wish for one of the words after the colon may be served by a tool named by the first word, but not the reverse."""
 
 
 def _synonyms() -> tuple[tuple[str, tuple[str, ...]], ...]:
