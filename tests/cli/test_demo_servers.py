@@ -29,7 +29,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DemoServ
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("BUNDLE_ROUTER_TEST_SERVERS", raising=False)
-    return {server.name: server for server in find_servers(tmp_path, "a.png", "http://127.0.0.1/", tmp_path)}
+    return {server.name: server for server in find_servers(tmp_path, "a.png", tmp_path)}
 
 
 def test_servers_are_found_in_the_folder_that_the_install_script_fills(
@@ -46,7 +46,7 @@ def test_a_node_that_is_installed_beside_the_servers_runs_them(
     found: dict[str, DemoServer | MissingServer], tmp_path: Path
 ) -> None:
     program(tmp_path / ".servers" / "node_modules" / ".bin" / "node")
-    everything = find_servers(tmp_path, "a.png", "http://127.0.0.1/", tmp_path)[0]
+    everything = find_servers(tmp_path, "a.png", tmp_path)[0]
     assert isinstance(everything, DemoServer)
     assert everything.command == str(tmp_path / ".servers" / "node_modules" / ".bin" / "node")
 
@@ -58,6 +58,6 @@ def test_a_browser_server_without_a_browser_is_skipped_with_what_to_install(
     assert isinstance(missing, MissingServer)
     assert "apt install chromium" in missing.why
     program(tmp_path / "bin" / "chromium")
-    browser = find_servers(tmp_path, "a.png", "http://127.0.0.1/", tmp_path)[-1]
+    browser = find_servers(tmp_path, "a.png", tmp_path)[-1]
     assert isinstance(browser, DemoServer)
     assert str(tmp_path / "bin" / "chromium") in browser.args

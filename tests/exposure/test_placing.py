@@ -37,7 +37,7 @@ def held(catalog: Catalog) -> list[ShownBundle]:
 
 
 def names(placement: Placement) -> dict[str, list[str]]:
-    return {where: [row.name for row in getattr(placement, where)] for where in ("direct", "deferred", "meta")}
+    return {where: [row.name for row in placement.placed[where]] for where in ("direct", "deferred", "meta")}
 
 
 def active(*ids: str) -> Activation:
@@ -173,7 +173,7 @@ def test_every_permitted_tool_has_exactly_one_place_and_budgets_hold(data: st.Da
     room = Room(data.draw(st.just(inf) | st.integers(0, 6)), data.draw(st.just(inf) | st.integers(0, 100)))
     ranked = data.draw(st.permutations(TOOLS))
     placement = place(catalog, held(catalog), activation, room=room, ranked=ranked)
-    placed = [row.name for where in (placement.direct, placement.deferred, placement.meta) for row in where]
+    placed = [row.name for where in (placement.direct, placement.deferred, placement.by_name) for row in where]
     assert sorted(placed) == sorted({tool for one in made for tool in one.tools})
     assert len(placement.direct) <= room.tools
     assert sum(row.tokens for row in placement.direct) <= room.tokens

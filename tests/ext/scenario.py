@@ -87,7 +87,7 @@ class Notebook:
         def add(text: str) -> str:
             """Add a note."""
             if text in ("first", "x"):
-                self._together.wait(30)
+                self._together.wait(600)
             self.notes.append(text)
             return f"note {len(self.notes)}"
 

@@ -24,7 +24,9 @@ with workflow.unsafe.imports_passed_through():
     from tests.ext import scenario
 
 QUEUE = "agents"
-QUICK: dict[str, Any] = {"heartbeat_timeout": timedelta(seconds=1), "retry_policy": RetryPolicy(maximum_attempts=5)}
+SLOW: dict[str, Any] = {"heartbeat_timeout": timedelta(minutes=10), "start_to_close_timeout": timedelta(hours=1)}
+"""For what no worker dies in: it is tried once, however slow the machine is."""
+QUICK: dict[str, Any] = {**SLOW, "heartbeat_timeout": timedelta(seconds=2), "retry_policy": RetryPolicy()}
 
 
 @workflow.defn
@@ -59,10 +61,10 @@ class TwoCalls:
 
     @workflow.run
     async def run(self, tool: str) -> list[str]:
-        decision = await route(scenario.step(), **QUICK)
-        first = await call(decision, "notes.add", {"text": "before"}, **QUICK)
+        decision = await route(scenario.step(), **SLOW)
+        first = await call(decision, "notes.add", {"text": "before"}, **SLOW)
         second = await call(decision, f"notes.{tool}", {}, **QUICK)
-        third = await call(decision, "notes.add", {"text": "after"}, **QUICK)
+        third = await call(decision, "notes.add", {"text": "after"}, **SLOW)
         return [first.text, second.outcome, third.text]
 
 

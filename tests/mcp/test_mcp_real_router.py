@@ -11,10 +11,15 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pytest
 from bundle_router import Router, Step
@@ -22,7 +27,7 @@ from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
 from bundle_router.adapters.pin_file import PinFiles
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.pins.reviewed import approve
-from bundle_router.demo.real_servers import serving_page
+from bundle_router.demo.real_servers import page_url
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import own_processes
@@ -181,9 +186,25 @@ def use(root: Path, known: Known) -> None:
     assert outcomes == ["ok"] * (len(known.calls) + 1)
 
 
+@contextmanager
+def serving_page(folder: Path) -> Iterator[str]:
+    """Serve the demo's page on 127.0.0.1, until the end of the block."""
+    folder.mkdir()
+    (folder / "index.html").write_text(unquote(page_url().partition(",")[2]), encoding="utf-8")
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_real_server_is_pinned_routed_found_called_and_gone(name: str, tmp_path: Path) -> None:
-    with serving_page() as page:
+    with serving_page(tmp_path / "page") as page:
         use(tmp_path, KNOWN[name](tmp_path, page))
     assert marked(os.getpid()) == []
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
-from bundle_router.adapters.mcp.wires import MissingReference, resolve_references
+from bundle_router.adapters.mcp.wires import resolve_references
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.tools.transport.blocks import blocks_of
@@ -401,5 +402,5 @@ def test_references_are_replaced_by_values_that_are_set() -> None:
     environ = {"A": "1", "B": "${A}", "EMPTY": ""}
     assert resolve_references([("x", "Bearer ${A}"), ("y", "${B}-${A}")], environ) == {"x": "Bearer 1", "y": "${A}-1"}
     for missing in ("${EMPTY}", "${NOPE}"):
-        with pytest.raises(MissingReference):
+        with pytest.raises(ServerFault, match="is not set"):
             resolve_references([("x", missing)], environ)

@@ -16,7 +16,7 @@ from bundle_router.core.tools.admission import admit
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.demo import trouble
-from bundle_router.demo.real_servers import INSTALL, DemoServer, MissingServer, find_servers, serving_page, write_config
+from bundle_router.demo.real_servers import INSTALL, DemoServer, MissingServer, find_servers, write_config
 from bundle_router.demo.repository import make
 from bundle_router.errors import NotInstalled
 from bundle_router.wiring.server_reviews import Review, remote_servers, review
@@ -24,10 +24,10 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 def run_mcp(runs: str) -> int:
     """Return the exit status. Raises NotInstalled where no server is found."""
-    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name, serving_page() as page_url:
+    with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
-        known = find_servers(repository.root, repository.image, page_url, folder / "scratch")
+        known = find_servers(repository.root, repository.image, folder / "scratch")
         servers = [server for server in known if isinstance(server, DemoServer)]
         if not servers:
             raise NotInstalled("no tool server that the demo knows is installed", advice="\n  ".join(INSTALL))

@@ -6,13 +6,11 @@ import json
 import os
 import shutil
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from bundle_router.core.models import Trust
 
@@ -65,10 +63,10 @@ class MissingServer:
     why: str
 
 
-def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> list[DemoServer | MissingServer]:
+def find_servers(repository: Path, image: str, scratch: Path) -> list[DemoServer | MissingServer]:
     """Return each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in
-    `FOLDERS`, or on the path. `repository` is what they are shown, `image` a picture in it, `page_url` what a browser
-    looks at; `scratch` is where it may leave files."""
+    `FOLDERS`, or on the path. `repository` is what they are shown, `image` a picture in it; `scratch` is where a
+    browser may leave files."""
     root = str(repository)
     everything: Calls = (
         ("echo", {"message": "hello"}),
@@ -83,7 +81,7 @@ def find_servers(repository: Path, image: str, page_url: str, scratch: Path) -> 
         _npm("filesystem", "untrusted", filesystem, root),
         _pypi("time", time),
         _pypi("git", git, "--repository", root),
-        _browser(page_url, scratch),
+        _browser(scratch),
     ]
 
 
@@ -104,7 +102,7 @@ def _pypi(name: str, calls: Calls, *args: str) -> DemoServer | MissingServer:
     return DemoServer(name, f"PyPI {program}", found, args, "untrusted", calls)
 
 
-def _browser(page_url: str, scratch: Path) -> DemoServer | MissingServer:
+def _browser(scratch: Path) -> DemoServer | MissingServer:
     package = "npm @playwright/mcp"
     argv = _node_program("@playwright/mcp/cli.js", "playwright-mcp")
     if isinstance(argv, str):
@@ -118,7 +116,7 @@ def _browser(page_url: str, scratch: Path) -> DemoServer | MissingServer:
     if os.geteuid() == 0:
         options.append("--no-sandbox")  # chromium refuses to run as root with it; the page is the demo's own
     calls: Calls = (
-        ("browser_navigate", {"url": page_url}),
+        ("browser_navigate", {"url": page_url()}),
         ("browser_take_screenshot", {"type": "png", "scale": "css"}),
     )
     return DemoServer("browser", package, argv[0], (*argv[1:], *options), "untrusted", calls, reaches=True)
@@ -172,43 +170,13 @@ def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
     return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = {effects}\n'
 
 
-def page(bars: Sequence[tuple[str, int]] = _BARS) -> bytes:
-    """Return a page with one chart as HTML, nothing of it from elsewhere."""
+def page_url(bars: Sequence[tuple[str, int]] = _BARS) -> str:
+    """Return the address of a page with one chart, which holds the page."""
     most = max(value for _, value in bars)
     drawn = "".join(
         f'<div class="bar" style="height:{340 * value // most}px">{day} {value}</div>' for day, value in bars
     )
-    return (
+    return "data:text/html," + quote(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Slugs made</title><style>{_STYLE}</style>'
-        f'<link rel="icon" href="data:,"><h1>Slugs made, by day</h1><div class="chart">{drawn}</div></html>'
-    ).encode()
-
-
-@contextmanager
-def serving_page() -> Iterator[str]:
-    """Give the page's address, on 127.0.0.1 and a free port, until the end of the block."""
-    body = page()
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(
-            target=server.serve_forever, args=(0.05,), name="bundle-router-demo-page", daemon=True
-        )
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/"
-        finally:
-            server.shutdown()
-            thread.join()
+        f'<h1>Slugs made, by day</h1><div class="chart">{drawn}</div></html>'
+    )

@@ -247,7 +247,11 @@ class Surface:
         visible = self.visible_tools(replace(state, activation=state.decided.decision.after) if fixed else state)
         placement, cards = visible.placement, self.catalog.cards
         by_provider = native and form in NATIVE
-        ours = replace(placement, deferred=(), activated=frozenset(), reading_from=None) if by_provider else placement
+        ours = (
+            replace(placement, placed={**placement.placed, "deferred": ()}, activated=frozenset(), reading_from=None)
+            if by_provider
+            else placement
+        )
         own, at = meta_names(ours, fixed=fixed)
         direct = [cards[row.name] for row in placement.direct]
         evicted = [tool for tool in state.decided.decision.evicted_tools if tool in visible.places]
@@ -263,7 +267,7 @@ class Surface:
             cap=self.catalog.settings.activation.max_tools,
             all_tokens=state.decided.decision.exposure.all_tokens,
             deferred=tuple(self._definitions(placement, form)),
-            meta=tuple(row.name for row in placement.meta),
+            meta=tuple(row.name for row in placement.by_name),
             skills=tuple(self._skills(state, visible.places)),
             decision_id=state.decided.decision.decision_id,
         )

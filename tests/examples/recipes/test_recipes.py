@@ -39,9 +39,9 @@ def run(folder: Path, *words: object, ends: tuple[int, ...] = (0,)) -> str:
     home = {"HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"), "CREWAI_STORAGE_DIR": str(folder / "crew")}
     quiet = {"DO_NOT_TRACK": "1", "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
     where = {"PYTHONPATH": str(RECIPES.parent), "PATH": os.environ["PATH"], "PREFECT_LOGGING_LEVEL": "ERROR"}
-    quiet["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "100"
+    quiet["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "900"
     done = subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, timeout=120, env={**home, **quiet, **where}, cwd=folder
+        list(map(str, words)), capture_output=True, text=True, timeout=1800, env={**home, **quiet, **where}, cwd=folder
     )
     assert done.returncode in ends, (done.stdout, done.stderr[-3000:])
     return done.stdout
@@ -158,11 +158,11 @@ def served(folder: Path) -> Iterator[tuple[str, str]]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(600)
         yield where[0], where[1]
     finally:
         done.set()
-        thread.join(30)
+        thread.join(600)
 
 
 def test_crewai(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def workers(runs: str, store: str | None = None, count: int = 2) -> list[dict[st
     """Starts workers, and returns what each of them was given."""
     words = [sys.executable, str(Path(__file__)), runs, *([store] if store else [])]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [json.loads(process.communicate(timeout=120)[0]) for process in running]
+    return [json.loads(process.communicate(timeout=900)[0]) for process in running]
 
 
 def main() -> list[dict[str, str]]:

@@ -333,27 +333,15 @@ class Hub:
             raise refused_for
 
         def report(level: str, name: str, **fields: object) -> None:
+            if name == "server.started" and server.name not in self._started:
+                level = "warning"  # once: an operator should know what runs
+                self._started.add(server.name)
             self._diagnostics.event(level, name, server=server.name, **fields)
 
-        if server.traits.starts_process:
-            command = wires.command_of(server, self._setting)
-            report(
-                "info" if server.name in self._started else "warning",
-                "server.started",
-                command=list(command.argv),
-                env=sorted(command.env),
-                cwd=command.cwd,
-            )
-            self._started.add(server.name)
-            open_wire: Callable[[], Any] = lambda: wires.stdio_wire(command, self._supervisor, self._bounds, report)  # noqa: E731
-        else:
-            headers = wires.headers_of(server, self._setting.environ)
-            auth = self._authorization.flow(server, scope)
-            pool = self._http_pool(server.name)
-            open_wire = lambda: wires.http_wire(server, headers, self._bounds, pool, auth)  # noqa: E731
+        parts = wires.WireParts(self._setting, self._supervisor, self._http_pool, self._authorization.flow, report)
         return Connection(
             server.name,
-            open_wire,
+            wires.WIRES[server.transport](server, scope, parts),
             self._bounds,
             client=self._setting.client,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),

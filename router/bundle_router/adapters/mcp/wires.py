@@ -1,4 +1,5 @@
 """From a server's entry to its transport, with its command or headers, and whether connecting is permitted at all.
+`WIRES` has a row for each transport.
 
 Rules:
 1. What a config can't grant itself is refused here: stdio outside of development mode, SSE that is not marked legacy.
@@ -10,15 +11,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor, ServerCommand
-from bundle_router.core.catalog import CallLimits, Server
+from bundle_router.core.catalog import CallLimits, Server, Transport
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
+from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
@@ -42,6 +45,21 @@ class ConnectionSetting:
     client: tuple[str, str] = ("bundle-router", "0")
 
 
+@dataclass(frozen=True, slots=True)
+class WireParts:
+    """What connections are made of besides their server's entry: all that its transport may need."""
+
+    setting: ConnectionSetting
+    supervisor: ProcessSupervisor
+    pool: Callable[[str], TcpPool]
+    authorize: Callable[[Server, Scope], Any]
+    report: Callable[..., None]
+    """Takes a level, an event's name and its fields."""
+
+
+OpenWire = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
+
+
 def refusal(server: Server, *, development: bool) -> ServerFault | None:
     """Return why connecting to the server is not permitted, whatever its state; None if it is."""
     if not server.enabled:
@@ -62,7 +80,7 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
     return ServerCommand(
         server=server.name,
         argv=(server.command or "", *server.args),
-        env=_resolve_values(server.env, environ),
+        env=resolve_references(server.env, environ),
         cwd=str(setting.workspace.resolve()),
         path=environ.get("PATH") or DEFAULT_PATH,
         polite_s=bounds.polite_s,
@@ -72,18 +90,11 @@ def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
 
 def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the configured headers of an HTTP server. Raises ServerFault."""
-    headers = {name: value.strip() for name, value in _resolve_values(server.headers, environ).items()}
+    headers = {name: value.strip() for name, value in resolve_references(server.headers, environ).items()}
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():
             raise ServerFault("credential_missing", f"the value for header {name} can't be sent in one")
     return headers
-
-
-def _resolve_values(pairs: tuple[tuple[str, str], ...], environ: Mapping[str, str]) -> dict[str, str]:
-    try:
-        return resolve_references(pairs, environ)
-    except MissingReference as missing:
-        raise ServerFault("credential_missing", str(missing)) from missing
 
 
 class StdioWire:
@@ -127,8 +138,14 @@ class HttpWire:
         return self.modern_posts if is_modern else None
 
 
+def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
+    command, report = command_of(server, parts.setting), parts.report
+    report("info", "server.started", command=list(command.argv), env=sorted(command.env), cwd=command.cwd)
+    return lambda: _stdio_wire(command, parts.supervisor, parts.setting.bounds, report)
+
+
 @asynccontextmanager
-async def stdio_wire(
+async def _stdio_wire(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Callable[..., None]
 ) -> AsyncIterator[tuple[Any, StdioWire]]:
     from bundle_router.adapters.mcp.stdio import open_stdio
@@ -142,44 +159,55 @@ async def stdio_wire(
                 report("warning", "server.ended", reason=wire.fault.detail, last_words=pipes.last_words[-500:])
 
 
-@asynccontextmanager
-async def http_wire(
-    server: Server, headers: Mapping[str, str], bounds: Bounds, pool: TcpPool, auth: Any
-) -> AsyncIterator[tuple[Any, HttpWire]]:
-    from bundle_router.adapters.mcp import sdk
-    from bundle_router.adapters.mcp.http import OriginClient, open_client
+def _prepare_http(open_wire: Callable[..., Any], server: Server, scope: Scope, parts: WireParts) -> OpenWire:
+    from bundle_router.adapters.mcp.http import OriginClient
 
-    url = server.url or ""
+    headers, bounds = headers_of(server, parts.setting.environ), parts.setting.bounds
+    auth, pool, url = parts.authorize(server, scope), parts.pool(server.name), server.url or ""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ServerFault("not_permitted", "its address is neither http nor https")
-    transport = OriginClient(url, headers, bounds.max_message_bytes, pool)
-    if server.transport == "sse":
-        async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
-            yield streams, HttpWire(transport)
-        return
+    return lambda: open_wire(OriginClient(url, headers, bounds.max_message_bytes, pool), url, pool, auth, bounds)
+
+
+@asynccontextmanager
+async def _http_wire(
+    transport: OriginClient, url: str, pool: TcpPool, auth: Any, bounds: Bounds
+) -> AsyncIterator[tuple[Any, HttpWire]]:
+    from bundle_router.adapters.mcp import sdk
+    from bundle_router.adapters.mcp.http import open_client
+
     async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
         yield streams, HttpWire(transport, transport.modern_posts(pool) if auth is None else None)
 
 
+@asynccontextmanager
+async def _sse_wire(
+    transport: OriginClient, url: str, _pool: TcpPool, auth: Any, _bounds: Bounds
+) -> AsyncIterator[tuple[Any, HttpWire]]:
+    from bundle_router.adapters.mcp import sdk
+    from bundle_router.adapters.mcp.http import open_client
+
+    async with sdk.open_sse(url, lambda: open_client(transport, auth)) as streams:
+        yield streams, HttpWire(transport)
+
+
+WIRES: Final[Mapping[Transport, Callable[[Server, Scope, WireParts], OpenWire]]] = {
+    "streamable-http": partial(_prepare_http, _http_wire),
+    "sse": partial(_prepare_http, _sse_wire),
+    "stdio": _prepare_stdio,
+}
+"""How a connection is prepared (raises ServerFault, contacts nobody); what is returned opens it."""
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """`${NAME}` in headers and environments. The values themselves are never in the config."""
 
 
-class MissingReference(LookupError):
-    """A variable that a server's entry refers to is not set. `name` is the variable."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"its credential {name} is not set")
-        self.name = name
-
-
 def resolve_references(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the pairs with every reference resolved. Raises MissingReference for a variable that is unset or empty."""
+    """Return the pairs with every reference resolved. Raises ServerFault for a variable that is unset or empty."""
 
     def value_of(match: re.Match[str]) -> str:
         value = environ.get(match[1], "")
         if not value:
-            raise MissingReference(match[1])
+            raise ServerFault("credential_missing", f"its credential {match[1]} is not set")
         return value
 
     return {name: _REFERENCE.sub(value_of, value) for name, value in pairs}

@@ -1,7 +1,7 @@
 """The transports that reach servers, one row each. Code asks a transport's row for its traits, never for its name.
 
 A new transport is a row here, and a function in `bundle_router.adapters.mcp.wires` that opens its connection. A key of
-its own that identifies the server also belongs to `core.tools.pins.Origin`: else a pin would hold for another server.
+its own that identifies the server also belongs to `core.tools.pins.reviewed.Origin`: else a pin would hold for another.
 """
 
 from collections.abc import Mapping

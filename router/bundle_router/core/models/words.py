@@ -90,9 +90,10 @@ Mode = Literal["direct", "deferred", "meta", "code"]
 class ModeTraits:
     """The traits of a mode. `in_array`: definitions are in the array as far as there is room; `may_join`: they may join
     it later; `by_program`: only programs call the tools; `for_untrusted`: tools of untrusted servers may be shown
-    so. `meaning` is for the reference of the config."""
+    so. `meaning` is for the reference of the config; `how` tells an agent to call what its search found."""
 
     meaning: str
+    how: str = ""
     in_array: bool = False
     may_join: bool = False
     by_program: bool = False
@@ -101,9 +102,17 @@ class ModeTraits:
 
 MODES: Final[Mapping[Mode, ModeTraits]] = {
     "direct": ModeTraits("each one", in_array=True, may_join=True),
-    "deferred": ModeTraits("by name only until asked for", may_join=True),
-    "meta": ModeTraits("behind meta-tools, which untrusted servers need and get by default", for_untrusted=True),
-    "code": ModeTraits("in programs that agents write", by_program=True),
+    "deferred": ModeTraits("by name only until asked for", "They are in your tool list from now on.", may_join=True),
+    "meta": ModeTraits(
+        "behind meta-tools, which untrusted servers need and get by default",
+        "Call them by name with call_tool.",
+        for_untrusted=True,
+    ),
+    "code": ModeTraits(
+        "in programs that agents write",
+        "Call them in a program (execute): await {name}(argument=...).",
+        by_program=True,
+    ),
 }
-"""How agents see a bundle's tools, from the most open mode to the least. Code asks a mode's row for its traits. A new
-mode also needs a field of `Placement`, and a sentence in `core.tools.meta_tools.descriptions`."""
+"""How agents see a bundle's tools, from the most open mode to the least. Code asks a mode's row for its traits: a new
+mode is a row, and what no trait says yet."""

@@ -319,7 +319,7 @@ class PageViews:
         server = catalog.servers.get(name) if catalog is not None else None
         if catalog is None or server is None:
             raise RequestError(f"the config in force has no server {name[:200]!r}")
-        pins = self._reader.pins(name) if server.transport != "local" else None
+        pins = self._reader.pins(name) if server.traits.is_remote else None
         cards = sorted((card for card in catalog.cards.values() if card.server == name), key=lambda card: card.name)
         bundles = [b for b in catalog.bundles.values() if any(t.partition(".")[0] == name for t in b.tools)]
         json_ = {"name": name, "transport": server.transport, "trust": server.trust, "pinned": pins is not None,

@@ -26,34 +26,48 @@ class PlacedTool:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The places of a decision's permitted tools. `direct` is in the order of the array, the others in the decision's.
+    """The places of a decision's permitted tools. Those in the array are in its order, the others in the decision's.
 
     `activated` are the direct tools that the run asked for. `reading_from` is the index in `direct` where the tools
     that read artifacts are inserted; None as long as there is nothing to read.
     """
 
-    direct: tuple[PlacedTool, ...] = ()
-    deferred: tuple[PlacedTool, ...] = ()
-    meta: tuple[PlacedTool, ...] = ()
+    placed: Mapping[Place, tuple[PlacedTool, ...]]
     activated: frozenset[str] = frozenset()
-    code: tuple[PlacedTool, ...] = ()
     reading_from: int | None = None
 
     def rows(self) -> Iterator[tuple[Place, PlacedTool]]:
         """Yield every tool with its place, in the order of `MODES`."""
         for place in MODES:
-            rows: tuple[PlacedTool, ...] = getattr(self, place)
-            yield from ((place, row) for row in rows)
+            yield from ((place, row) for row in self.placed.get(place, ()))
+
+    @property
+    def direct(self) -> tuple[PlacedTool, ...]:
+        return self.placed.get("direct", ())
+
+    @property
+    def deferred(self) -> tuple[PlacedTool, ...]:
+        return self.placed.get("deferred", ())
+
+    @property
+    def by_name(self) -> tuple[PlacedTool, ...]:
+        """Return those that never join the array: they are called by name, through `call_tool`."""
+        return tuple(row for place, row in self.rows() if not (MODES[place].may_join or MODES[place].by_program))
+
+    @property
+    def by_program(self) -> bool:
+        """Whether programs call any of them."""
+        return any(MODES[place].by_program for place, _ in self.rows())
 
     @property
     def behind(self) -> bool:
         """Whether any tool is behind search: the agent then needs the search tools, and guidance."""
-        return self.found_by_name or bool(self.code)
+        return self.found_by_name or self.by_program
 
     @property
     def found_by_name(self) -> bool:
         """Whether any tool is found by search and called by its name."""
-        return bool(self.deferred or self.meta or self.activated)
+        return bool(self.activated or self.deferred or self.by_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def place(
             beside["deferred" if MODES[where].in_array else where].append(_place_tool(catalog, tool, homes[tool]))
     beside["direct"] = [placed for _, placed in order_of]
     return Placement(
-        **{where: tuple(rows) for where, rows in beside.items()},
+        {where: tuple(rows) for where, rows in beside.items()},
         activated=frozenset(activated),
         reading_from=_reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )

@@ -64,8 +64,8 @@ def meta_names(placement: Placement, *, fixed: bool = False) -> tuple[tuple[str,
     come first, so that the array grows after them; else only the readers, from the first result that can be paged.
     `fixed`: the array can't change, so all are in it."""
     if fixed or placement.found_by_name:
-        return ((*NAMES, EXECUTE) if placement.code else NAMES), 0
-    if placement.code:
+        return ((*NAMES, EXECUTE) if placement.by_program else NAMES), 0
+    if placement.by_program:
         return (NAMES[0], EXECUTE, *READERS), 0
     return (READERS, placement.reading_from) if placement.reading_from is not None else ((), 0)
 

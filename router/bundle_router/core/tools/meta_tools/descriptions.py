@@ -8,6 +8,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import Room
+from bundle_router.core.models import MODES, Mode
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.coercion import MAX_FOUND
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature, takes_nothing
@@ -48,12 +49,18 @@ class VisibleTools:
     room: Room = Room()
     """Budget for tools that join the array."""
 
-    def where(self, tool: str) -> str:
-        return self.places.get(tool, "")
+    @cached_property
+    def places(self) -> dict[str, Mode]:
+        return {row.name: place for place, row in self.placement.rows()}
 
     @cached_property
-    def places(self) -> dict[str, str]:
-        return {row.name: place for place, row in self.placement.rows()}
+    def waiting(self) -> frozenset[str]:
+        """Those that join the array when they are asked for."""
+        return frozenset(row.name for row in self.placement.deferred)
+
+    @cached_property
+    def in_array(self) -> frozenset[str]:
+        return frozenset(row.name for row in self.placement.direct)
 
 
 def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FOUND) -> MetaAnswer:
@@ -68,25 +75,23 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
     listed: list[str] = []
     room = ANSWER_CHARS
     for position, tool in enumerate(known):
-        row = _row(visible, tool, places[tool], ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
+        row = _row(visible, tool, ABOUT_CHARS if position < 4 else SHORT_ABOUT_CHARS)[:ANSWER_CHARS]
         if rows and len(row) > room:
             break
         room -= len(row) + 1
         rows.append(row)
         listed.append(tool)
     more = len(places) - len(listed)
-    tail = f"{LEGEND} {_how(visible, listed, places)}" + (f" {more} tools are not listed here." if more > 0 else "")
-    return MetaAnswer(
-        "\n".join((*rows, tail)), tuple(tool for tool in listed if places[tool] == "deferred"), tuple(listed)
-    )
+    tail = f"{LEGEND} {_how(visible, listed)}" + (f" {more} tools are not listed here." if more > 0 else "")
+    return MetaAnswer("\n".join((*rows, tail)), tuple(filter(visible.waiting.__contains__, listed)), tuple(listed))
 
 
-def _row(visible: VisibleTools, tool: str, where: str, about_chars: int, *, again: bool = False) -> str:
+def _row(visible: VisibleTools, tool: str, about_chars: int, *, again: bool = False) -> str:
     name = visible.exposed.get(tool, tool)
     card = visible.catalog.cards.get(tool)
     if card is None:
         return f"{name}: its definition is read when it is first called"
-    if where == "direct":
+    if tool in visible.in_array:
         return f"{name}: already in your tool list"
     if tool in visible.described and not again:
         return f"{name}: shown earlier"
@@ -100,39 +105,40 @@ def _is_untrusted(catalog: Catalog, tool: str) -> bool:
     return server is None or server.trust == "untrusted"
 
 
-def _how(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
-    wheres = {places[tool] for tool in listed}
-    if "code" in wheres:
-        others = _how(visible, [tool for tool in listed if places[tool] != "code"], places)
-        how = f"Call them in a program (execute): await {_name_in_programs(visible, listed, places)}(argument=...)."
-        return f"{how} {others}".rstrip()
-    if "meta" in wheres or (not visible.joins and "deferred" in wheres):
-        return "Call them by name with call_tool."
-    if "deferred" not in wheres:
-        return ""
+def _how(visible: VisibleTools, listed: Collection[str]) -> str:
+    """Return how the tools are called: those of programs first, then those that never join the array, else those that
+    join it now."""
+    by_mode: dict[Mode, list[str]] = {}
+    for tool in listed:
+        by_mode.setdefault(visible.places[tool], []).append(tool)
+    if programs := [mode for mode in by_mode if MODES[mode].by_program]:
+        others = _how(visible, [tool for tool in listed if visible.places[tool] not in programs])
+        name = _name_in_programs(visible, by_mode[programs[0]][0])
+        return f"{MODES[programs[0]].how.format(name=name)} {others}".rstrip()
     joining = [row for row in visible.placement.deferred if row.name in listed]
+    named = [MODES[mode].how for mode in MODES if mode in by_mode and not MODES[mode].may_join]
+    if named or not joining:
+        return " ".join(named)
+    if not visible.joins:
+        return MODES["meta"].how
     companions = [name for row in joining for name in visible.catalog.bundles[row.bundle].companions]
     cards = visible.catalog.cards.keys() & {*companions, *(row.name for row in joining)}
     fitting = visible.room.fitting(visible.catalog.cards[name] for name in sorted(cards))
     if len(fitting) < len(cards):
         return f"Your tool list has room for {len(fitting)} more at this step: call the others with call_tool."
-    return "They are in your tool list from now on."
+    return MODES["deferred"].how
 
 
-def _name_in_programs(visible: VisibleTools, listed: Collection[str], places: Mapping[str, str]) -> str:
-    """Return the name in programs of the first tool that only programs call."""
-    by_tool = {tool: name for name, tool in functions({t: visible.exposed.get(t, t) for t in visible.places}).items()}
-    return next(by_tool[tool] for tool in listed if places[tool] == "code")
+def _name_in_programs(visible: VisibleTools, tool: str) -> str:
+    found = functions({t: visible.exposed.get(t, t) for t in visible.places})
+    return next(name for name, named in found.items() if named == tool)
 
 
 def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence[str]) -> MetaAnswer:
     """Return the signatures of tools selected by name, and what was wrong with other names."""
-    places = visible.places
-    rows = [_row(visible, tool, places.get(tool, ""), ABOUT_CHARS, again=True) for tool in tools]
-    tail = [f"{LEGEND} {_how(visible, tools, places)}".rstrip()] if tools else []
-    return MetaAnswer(
-        "\n".join((*rows, *unknown, *tail)), tuple(tool for tool in tools if places.get(tool) == "deferred")
-    )
+    rows = [_row(visible, tool, ABOUT_CHARS, again=True) for tool in tools]
+    tail = [f"{LEGEND} {_how(visible, tools)}".rstrip()] if tools else []
+    return MetaAnswer("\n".join((*rows, *unknown, *tail)), tuple(filter(visible.waiting.__contains__, tools)))
 
 
 def list_bundles(visible: VisibleTools) -> MetaAnswer:
@@ -161,7 +167,7 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
         card = visible.catalog.cards.get(tool)
         mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
         line = one_line(card.description, 80) if card is not None else ""
-        seen = " (in your tool list)" if places[tool] == "direct" else ""
+        seen = " (in your tool list)" if tool in visible.in_array else ""
         rows.append(f"{visible.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
     if len(mine) > PAGE:
         rows.append(f"and {len(mine) - PAGE} more: search_tools finds them")
@@ -172,7 +178,7 @@ def describe_tool(visible: VisibleTools, tool: str) -> MetaAnswer:
     """Return one tool's full description and schema."""
     card = visible.catalog.cards.get(tool)
     name = visible.exposed.get(tool, tool)
-    joins = (tool,) if visible.where(tool) == "deferred" else ()
+    joins = (tool,) if tool in visible.waiting else ()
     if card is None:
         return MetaAnswer(f"{name}: its definition is not known yet; it is read when the tool is first called.", joins)
     mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""

@@ -58,7 +58,7 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
     lines = [_line(catalog, id_, sorted(hidden[id_]), exposed) for id_ in _order(hidden, placement)]
     total = sum(map(len, hidden.values()))
     parts = [INTRODUCTION] if placement.found_by_name else []
-    parts += [IN_CODE] if placement.code else []
+    parts += [IN_CODE] if placement.by_program else []
     text = f"{' '.join(parts)} {_index(lines, total)}"
     return f"{text}\n{eviction_text}" if eviction_text else text
 

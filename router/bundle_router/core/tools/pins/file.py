@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, StrictBool, StrictInt, ValidationError
 
-from bundle_router.core.catalog import Transport
 from bundle_router.core.models import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import VolatileError, identity, volatile_paths
@@ -20,15 +19,6 @@ from bundle_router.errors import CorruptPins
 
 SCHEMA: Final = "bundle-router.pins/1"
 _BOUNDS: Final = DefinitionLimits()
-
-
-class _WrittenOrigin(Frozen):
-    transport: Transport
-    url: str | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    headers: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
 
 
 class _WrittenPin(Frozen):
@@ -42,7 +32,7 @@ class _WrittenPin(Frozen):
 class _WrittenPins(Frozen):
     schema_: Literal["bundle-router.pins/1"] = Field(alias="schema")
     server: str = Field(pattern=f"^(?:{SERVER_NAME.pattern})$")
-    origin: _WrittenOrigin
+    origin: Origin
     volatile: tuple[str, ...] = ()
     instructions: str = ""
     tools: tuple[_WrittenPin, ...] = Field(max_length=5_000)
@@ -83,7 +73,7 @@ def pins_from_text(text: str, name: str) -> Pins:
         raise _corrupt_pins(name, f"is not JSON ({wrong})") from None
     pins = Pins(
         server=written.server,
-        origin=Origin(**written.origin.model_dump()),
+        origin=written.origin,
         instructions=written.instructions,
         pins=tuple(_check_pin(row, written, name) for row in written.tools),
         volatile=written.volatile,

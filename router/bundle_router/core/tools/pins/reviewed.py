@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from bundle_router.core.catalog import Server, Transport
 from bundle_router.core.tools.admission import Admitted, admit
@@ -15,7 +15,10 @@ from bundle_router.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a server is reached. Only names of headers and variables: their values are secrets and may change."""
+    """How a server is reached. Of headers and variables only the names: their values are secrets and may change. The
+    pin file holds these fields."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "hide_input_in_errors": True}
 
     transport: Transport
     url: str | None = None
