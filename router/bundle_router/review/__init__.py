@@ -1,1 +1,1 @@
-"""What people do between runs: lint, explain, evaluate, learn, import, vendor. Pure, as the core is."""
+"""Tasks of people between runs: lint, explain, evaluate, learn, import, vendor. Pure, like the core."""

@@ -1,12 +1,12 @@
 """The behavioural diff: recorded decisions under another config, grouped by the edits that changed them.
 
 Rules:
-1. A change is a bundle or a tool that a decision gains or loses; a question that would be put anew; another order.
-2. Its cause is found by trial, with the functions that decide: each edit alone is put into the config that the decision
-   was taken under. Those that bring about the change alone are its cause, each by itself. Where none does, its causes
-   are the edits without which the new config would not have brought it, together; else all that were tried.
-3. Only edits that bear on the decision are tried, `MAX_TRIED` at most; beyond, the cause says that it is not known.
-4. Memory is bounded by the edits and their bundles and tools, not by the decisions.
+1. A change is a bundle or a tool that a decision gains or loses, a question that would be asked anew, or another order.
+2. Its cause is found by trial, with the deciding functions: each edit is applied alone to the config that the decision
+   was taken under. Edits that cause the change alone are each a cause. If there are none, the cause is, together, the
+   edits without which the new config would not cause it; else all that were tried.
+3. Only edits that bear on the decision are tried, at most `MAX_TRIED`. Beyond that the cause is unknown.
+4. Memory is bounded by the edits and their bundles and tools, not by the number of decisions.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
     "gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order",
 )  # fmt: skip
 Changed = tuple[ChangeKind, str]
-"""What changed, and the bundle or tool (empty where it is neither)."""
+"""The kind of change, and the bundle or tool (empty if neither)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The edits that brought a change about: any of them alone, or (`together`) only all of them. `known` is false
-    where there were too many to try."""
+    """The edits that caused a change: any of them alone, or (`together`) only all of them. `known` is false if there
+    were too many to try."""
 
     edits: tuple[ConfigEdit, ...]
     together: bool = False
@@ -57,7 +57,7 @@ class DecisionExample:
 
 @dataclass(slots=True)
 class CauseGroup:
-    """The decisions that one cause changed: how many, what they gained and lost, and the first few."""
+    """The decisions that one cause changed: their number, their gains and losses, and the first few."""
 
     cause: Cause
     decisions: int = 0
@@ -65,7 +65,7 @@ class CauseGroup:
     examples: list[DecisionExample] = field(default_factory=list)
 
     def counts_by_name(self, kind: ChangeKind) -> list[tuple[str, int]]:
-        """Return the bundles or tools of a kind of change with how many decisions it is, most first."""
+        """Return the bundles or tools with this kind of change and their numbers of decisions, most first."""
         rows = [(name, count) for (found, name), count in self.changes.items() if found == kind]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
@@ -90,7 +90,7 @@ class CauseGroup:
 
 @dataclass(slots=True)
 class Behaviour:
-    """What became of recorded decisions. `examples_kept`: of each group, at most."""
+    """The results of replaying recorded decisions. `examples_kept`: maximum examples of each group."""
 
     examples_kept: int = 3
     counts: Counter[str] = field(default_factory=Counter)
@@ -98,12 +98,12 @@ class Behaviour:
 
     @property
     def decisions(self) -> int:
-        """How many decisions were taken again."""
+        """Number of decisions that were replayed."""
         return self.counts.total()
 
     @property
     def differing(self) -> int:
-        """How many of them came out otherwise."""
+        """Number of decisions that changed."""
         return self.decisions - self.counts["identical"] - self.counts["same_bundles"]
 
     def ordered_groups(self) -> list[CauseGroup]:
@@ -126,7 +126,7 @@ class Behaviour:
                 )
 
     def merge(self, other: Behaviour) -> None:
-        """Add what another one counted."""
+        """Add another one's counts."""
         self.counts += other.counts
         for cause, more in other.groups.items():
             group = self.groups.setdefault(cause, CauseGroup(cause))
@@ -140,7 +140,7 @@ class Behaviour:
 
 
 def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:
-    """Return what a decision gains and loses when it is taken again (rule 1)."""
+    """Return the changes of a decision when it is replayed (rule 1)."""
     if replayed.outcome in ("identical", "same_bundles"):
         return ()
     found: list[Changed] = [("gained bundle", name) for name in replayed.gained]
@@ -153,7 +153,7 @@ def changes_of(replayed: ReplayedDecision) -> tuple[Changed, ...]:
 
 
 class CauseFinder:
-    """Says which edits between two catalogs changed a decision that was taken under the old one."""
+    """Finds the edits between two catalogs that changed a decision taken under the old one."""
 
     def __init__(self, old: Catalog, new: Catalog) -> None:
         self._old, self._new = old, new
@@ -166,7 +166,7 @@ class CauseFinder:
         self._remembered: dict[object, Mapping[Changed, Cause]] = {}
 
     def causes(self, record: DecisionRecord, replayed: ReplayedDecision) -> Mapping[Changed, Cause]:
-        """Return the cause of each change of a decision. Alike decisions are looked into once."""
+        """Return the cause of each change of a decision. Similar decisions are examined once."""
         changes = changes_of(replayed)
         if not changes:
             return {}
@@ -209,11 +209,11 @@ class CauseFinder:
             catalog = self._catalogs[edits] = with_edits(self._old, self._new, edits)
         try:
             return frozenset(changes_of(replay(record, catalog, self._old)))
-        except KeyError:  # half of an edit: a bundle without the part it is made of
+        except KeyError:  # half an edit: a bundle without one of its parts
             return frozenset()
 
     def _bears_on(self, edit: ConfigEdit, record: DecisionRecord) -> bool:
-        """Return whether the edit may have to do with the decision: a row has to cover the step or an ancestor."""
+        """Return whether the edit may concern the decision: a row has to cover the step or an ancestor."""
         if edit.table not in self._rows:
             return True
         step = record.step
@@ -228,7 +228,7 @@ class CauseFinder:
 
 
 def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
-    """Return a cause in words, each edit with its file and line where they are known."""
+    """Return a cause in words, each edit with its file and line if known."""
     if not cause.known and len(cause.edits) >= MAX_TRIED:
         return f"more than {MAX_TRIED} edits bear on it"
     words = list(_edits_as_words(cause.edits, places))

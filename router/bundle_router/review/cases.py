@@ -1,4 +1,4 @@
-"""Case files: steps and the bundles they must get. The golden-test format of this project and of its users.
+"""Case files: steps and the bundles that they must get. The golden-test format of this project and of its users.
 
     [[cases]]
     name = "a reviewer reads and can't run anything"
@@ -9,9 +9,9 @@
     bundles = ["repo.readonly"]                # exactly these, in this order
     left_out = ["bundle:workspace.exec: not_allowed", "tool:repo.git_diff: policy_denied"]
 
-A case may hold several `[[cases.steps]]` instead; they are one run, so stickiness carries over. `answer` is what search
-or a model would say, where the step puts a question. Nothing is looked up: a case file means the same everywhere.
-A name in `left_out` without `bundle:` or `tool:` is either; one without a code may have any.
+A case may have several `[[cases.steps]]` instead; they are one run, so stickiness carries over. `answer` is the reply
+of search or a model, if the step asks a question. Nothing is looked up: a case file means the same everywhere. A name
+in `left_out` without `bundle:` or `tool:` may be either; one without a code may have any.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bundle_router.errors import RequestError
 
 
 class CaseStep(Frozen):
-    """One step and what it must get. What is left out is not checked."""
+    """One step and its expected bundles. Omitted fields are not checked."""
 
     workflow: str
     role: str
@@ -70,7 +70,7 @@ class CaseStep(Frozen):
 
 
 class CaseParent(Frozen):
-    """An ancestor's step, nearest first: its ceiling is the step's too."""
+    """An ancestor's step, nearest first. Its limits apply to the step too."""
 
     workflow: str
     role: str
@@ -92,7 +92,7 @@ class CaseFile(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One thing that did not come out as the case says."""
+    """One difference from the case's expectation."""
 
     case: str
     step: int
@@ -112,7 +112,7 @@ _CASE_KEYS: Final = ("name", "capabilities")
 
 
 def read_cases(file: ConfigFile) -> tuple[Case, ...]:
-    """Return the cases of a file. Raises RequestError with all that is wrong, by line, key path and nearest name."""
+    """Return the cases of a file. Raises RequestError with all errors, by line, key path and nearest name."""
     report = Report([file])
     raw = parse(file, report)
     cases: tuple[Case, ...] = ()
@@ -135,7 +135,7 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
 
 
 def line_of(file: ConfigFile, case: int, step: int) -> int:
-    """Return the line at which a step (both numbers from 0) of a file that could be read begins."""
+    """Return the line at which a step begins (both numbers from 0), in a file that could be read."""
     return locate(file.text).line(("cases", case, "steps", step))
 
 
@@ -147,7 +147,7 @@ def _with_steps(case: Any) -> Any:
 
 
 def _is_short(raw: Any, path: Path) -> bool:
-    """Return whether the path leads into the step of a case that is written without `steps`."""
+    """Return whether the path is in the step of a case that is written without `steps`."""
     if len(path) < 4 or path[0] != "cases" or path[2] != "steps":
         return False
     case = raw["cases"][path[1]]
@@ -161,7 +161,7 @@ def _as_written(raw: Any, path: Path) -> Path:
 def _report(error: ValidationError, file: ConfigFile, raw: Any, report: Report) -> None:
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # what is wrong in it has been reported, and counts as absent
+            continue  # its errors have been reported, and it counts as absent
         path, message, hint = explain(detail, CaseFile, report.suggester)
         if detail["type"] == "extra_forbidden" and _is_short(raw, path):
             known = (*_CASE_KEYS, *CaseStep.model_fields)
@@ -186,7 +186,7 @@ def _check_code(row: str, file: ConfigFile, path: Path, report: Report) -> None:
 
 
 def _left_out(row: str) -> tuple[str, str, str]:
-    """Kind (`bundle`, `tool` or empty), name and code of `tool:repo.git_diff: policy_denied`."""
+    """Return kind (`bundle`, `tool` or empty), name and code of `tool:repo.git_diff: policy_denied`."""
     kind, colon, rest = row.partition(":")
     if not colon or kind.strip() not in ("bundle", "tool"):
         kind, rest = "", row
@@ -195,13 +195,13 @@ def _left_out(row: str) -> tuple[str, str, str]:
 
 
 def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
-    """Take the case's decisions under `catalog` and return what came out otherwise."""
+    """Take the case's decisions under `catalog`, and return the differences."""
     activation = Activation()
     wrong: list[Mismatch] = []
     for number, expected in enumerate(case.steps, start=1):
         policies = (expected.policy, *(parent.policy for parent in expected.parents))
         for problem in (problem for policy in policies if policy for problem in check_step_policy(catalog, policy)):
-            # A router refuses the step; here the decision is still taken, so that the rest of the case is told too.
+            # A router refuses the step; here the decision is still taken, so that the rest of the case is checked too.
             wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", problem))
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
@@ -212,7 +212,7 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
 
 
 def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
-    """Return what the step is to get and no config could give it: a name that no bundle has."""
+    """Return a hint if the step expects an unknown bundle, which no config could give."""
     for id_ in expected.bundles:
         if catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles)
@@ -256,7 +256,7 @@ def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, 
 
 
 def _names(left: LeftOut, kind: str, name: str) -> bool:
-    """Return whether a row is about the bundle, or the tool, of that name. The two may be called the same."""
+    """Return whether a row is about the bundle, or the tool, of that name. Both may have the same name."""
     return (kind != "tool" and left.tool is None and left.id == name) or (kind != "bundle" and left.tool == name)
 
 

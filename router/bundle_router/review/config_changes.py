@@ -1,7 +1,7 @@
-"""What was changed in a config, by whom and why, as a line of `changes.jsonl` in the config folder.
+"""The journal of a config: what was changed, by whom and why, one line a change in its `changes.jsonl`.
 
-The file lies beside what it tells of, so that it is committed and reviewed with it. It says what happened, and permits
-nothing: an acknowledgement that stands in it does not make the next comparison pass.
+The file is in the config folder, so that it is committed and reviewed with it. It is a record and permits nothing: an
+acknowledgement in it does not make the next comparison pass.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ChangeType = Literal["widening.allowed", "config.saved", "config.undone", "pins.
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file. The digests are of its bytes (`""`: it was not there); `before` is its text, so that a save can be
-    undone (None: it was not there)."""
+    """One changed file. The digests are of its bytes (`""`: no file); `before` is its text, so that a save can be
+    undone (None: no file)."""
 
     name: str
     before_sha256: str
@@ -34,7 +34,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One line. `widening` says in words what was newly allowed, `widening_digest` is of the rows."""
+    """One line. `widening` says in words what was newly allowed; `widening_digest` is of those rows."""
 
     type: ChangeType
     time: str
@@ -47,7 +47,7 @@ class ConfigChange:
     files: tuple[FileChange, ...] = ()
 
     def to_line(self) -> str:
-        """Return the change as a line of JSON, with its end."""
+        """Return the change as a line of JSON with its newline."""
         values = asdict(self)
         return encode({"schema": SCHEMA, **{key: values[key] for key in values if key != "files" or self.files}}) + "\n"
 
@@ -56,13 +56,13 @@ _ADAPTER: Final = TypeAdapter(ConfigChange)
 
 
 def widening_words(diff: PrivilegeDiff) -> tuple[str, ...]:
-    """Return each widening row with its addresses, as it is kept."""
+    """Return each widening row with its addresses, as it is recorded."""
     words = [" · ".join((sentence(row), *map(str, row.addresses))) for row in diff.of("widening")]
     return (*words, *(() if diff.complete else ("there are too many names to look at all of them",)))
 
 
 def changes_from(text: str) -> list[ConfigChange]:
-    """Return the changes of a file, oldest first. Raises ValueError that names the line that is none."""
+    """Return the changes of a file, oldest first. Raises ValueError, which names the invalid line."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():

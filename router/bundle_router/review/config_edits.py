@@ -1,11 +1,11 @@
-"""What was edited between two catalogs, edit by edit, and a catalog with some of the edits in it.
+"""The edits between two catalogs, and catalogs with only some of the edits.
 
 Rules:
-1. All edits applied to the old catalog give the new one, by revision; none gives the old one.
+1. All edits applied to the old catalog give the new one, by revision; none give the old one.
 2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting, a table of local
-   limits, a skill. Rows are known by their names. The order of routes is an edit of its own.
-3. What only follows from another edit is carried by it: a bundle that is composed of an edited one, or that holds tools
-   of an edited server, and differs in nothing else.
+   limits, a skill. Rows are identified by their names. The order of routes is a separate edit.
+3. An edit carries the differences that only follow from it: of a bundle that is composed of an edited one, or holds
+   tools of an edited server, and differs in nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Change = Literal["added", "removed", "changed"]
 _FOLLOWS: Final = frozenset(
     ("tools", "patterns", "servers", "effects", "requires_env", "requires_binary", "companions", "trust", "mode")
 )
-"""Fields of a bundle that may differ because something that it is made of does."""
+"""Fields of a bundle that may differ because one of its parts does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ConfigEdit:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What a map of places knows it by."""
+        """The edit's key in a map of places."""
         return self.table, self.name
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class ConfigEdit:
 
 
 def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
-    """Return what was edited, by table and name."""
+    """Return the edits, by table and name."""
     bundles = dict(_entries(old.bundles, new.bundles))
     servers = dict(_entries(old.servers, new.servers))
     for name in _servers_with_other_cards(old, new):
@@ -72,7 +72,7 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
 
 
 def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Catalog:
-    """Return the old catalog with those of the edits that lead to the new one."""
+    """Return the old catalog with these edits applied."""
     touched: dict[str, set[str]] = {}
     for edit in edits:
         touched.setdefault(edit.table, set()).add(edit.name)
@@ -94,7 +94,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
 
 
 def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
-    """Yield the names of what differs, with what became of it, in the order of the new one."""
+    """Yield the names of differing entries with their change, in the order of the new ones."""
     for name, value in new.items():
         if name not in old:
             yield name, "added"
@@ -106,7 +106,7 @@ def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
-    """Return rows by name. Names are unique in a config; rows of one name in a catalog made by hand are told apart."""
+    """Return rows by name. Names are unique in a config; equal names in a handmade catalog are told apart."""
     named: dict[str, Any] = {}
     for row in rows:
         name, count = row.name, 1
@@ -131,7 +131,7 @@ def _servers_with_other_cards(old: Catalog, new: Catalog) -> list[str]:
 def _reasons(
     old: Catalog, new: Catalog, id_: str, bundles: Mapping[str, Change], servers: Mapping[str, Change]
 ) -> list[tuple[str, str]]:
-    """Return the edits that all of a bundle's difference follows from; none where it was edited itself."""
+    """Return the edits from which a bundle's whole difference follows; none if it was edited itself."""
     was, is_now = old.bundles[id_], new.bundles[id_]
     differing = {item.name for item in fields(Bundle) if getattr(was, item.name) != getattr(is_now, item.name)}
     parts = [part for part in is_now.bundles if part in bundles]
@@ -162,7 +162,7 @@ def _moved_of(old: Catalog, new: Catalog, part: str, name: str) -> set[tuple[str
 
 
 def _common_order(catalog: Catalog, other: Catalog) -> list[str]:
-    """Return the names of routes that both have, in the order of the first."""
+    """Return the names of the routes in both, in the order of the first."""
     known = rows_named(other.routes)
     return [name for name in rows_named(catalog.routes) if name in known]
 
@@ -174,7 +174,7 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any], touched: Collection[s
 
 
 def _routes(old: Catalog, new: Catalog, touched: Mapping[str, set[str]]) -> tuple[Route, ...]:
-    """Return the old routes with some edits. A new row comes after the nearest row before it that is there."""
+    """Return the old routes with some edits. A new row comes after the nearest present row before it."""
     edited = touched.get("route", set())
     before, after = rows_named(old.routes), rows_named(new.routes)
     kept = [name for name in before if name not in edited or name in after]

@@ -1,4 +1,4 @@
-"""In which file and line each entry of a config stands, by the edit that may concern it."""
+"""The file and line of each config entry, by the edit that may concern it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCAL: Final = {"docs_hosts": ("docs", "hosts"), "hard_links": ("repo", "hard_l
 
 
 def edit_places(written: WrittenConfig) -> Places:
-    """Return the places of all entries of a config that was read."""
+    """Return the places of all entries of a parsed config."""
     positions: dict[str, Positions] = {}
     found: Places = {}
     for place, entry, path in _anchors(written):

@@ -1,14 +1,14 @@
-"""Measures of routing on labelled steps, and the labelled sets they are taken on. Pure: times are handed in.
+"""Measures of routing on labelled steps, and the labelled sets. Pure: times are passed in.
 
     {"goal": "open a bug for the crash", "bundles": ["issues.tracker"], "tools": ["issues.create_issue"],
      "workflow": "bugfix", "role": "implementer", "step": "report", "group": "run-7"}
 
 Rules:
-1. A row's `bundles` are what it needs; none says that nothing fits. `query` is another name of `goal`.
-2. With a workflow, role and step it is judged under policy, like a step of that address. Without, every bundle in use
-   that may be picked is ranked: then only search is measured.
-3. Rankings are measured on rows that need something; abstention on those that do against those that don't.
-4. A mean's rows are equally heavy. Rows of a `group` belong together: keep them on one side of a split.
+1. A row's `bundles` are the needed ones; an empty list says that nothing fits. `query` is another name of `goal`.
+2. A row with workflow, role and step is judged under policy, like a step of that address. For a row without them, every
+   selectable bundle in use is ranked: then only search is measured.
+3. Rankings are measured on rows that need something; abstention on those against rows that need nothing.
+4. The rows of a mean have equal weights. Rows of a `group` belong together: keep them on one side of a split.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bundle_router.core.search.sufficiency import Judgement, judge
 from bundle_router.core.search.trials import mean, ndcg
 
 NOWHERE: Final = "-"
-"""Stands for the workflow, role and step of a row that says none."""
+"""Workflow, role and step of a row without them."""
 MAX_ROWS: Final = 200_000
 
 
@@ -39,19 +39,19 @@ MAX_ROWS: Final = 200_000
 
 
 def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
-    """Share of what is needed among the first `k`. 0 where nothing is needed."""
+    """Return the share of needed ids among the first `k`; 0 if nothing is needed."""
     wanted = set(gold)
     return len(set(ranked[:k]) & wanted) / len(wanted) if wanted else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
-    """Return one over the rank of the first needed id; 0 where none is ranked."""
+    """Return one over the rank of the first needed id; 0 if none is ranked."""
     wanted = set(gold)
     return next((1.0 / rank for rank, id_ in enumerate(ranked, start=1) if id_ in wanted), 0.0)
 
 
 def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
-    """Return the chance that a true one scores above a false one, ties counting half. None where all are alike."""
+    """Return the probability that a true one scores above a false one, ties counting half. None if all are alike."""
     true = sum(truths)
     false = len(truths) - true
     if not true or not false:
@@ -68,8 +68,8 @@ def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:
 
 
 def error_at(share: float, right: Sequence[bool], confidence: Sequence[float]) -> float | None:
-    """Return the share of wrong ones among the most confident `share` of all. Ties at the border count by their mean,
-    so that the order of rows does not matter. None where that is no row."""
+    """Return the share of errors among the most confident `share` of all. Ties at the border count by their mean, so
+    that the order of rows does not matter. None if there are no such rows."""
     number = round(share * len(right))
     if number == 0:
         return None
@@ -96,12 +96,12 @@ class LabelledRow(Frozen):
     tools: tuple[str, ...] = Field(default=(), max_length=1_000)
     constraints: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
     recent: tuple[tuple[str, ...], ...] = Field(default=(), max_length=MAX_ITEMS)
-    """The bundles of the steps before it in its run, oldest first."""
+    """Bundles of the run's earlier steps, oldest first."""
     workflow: str | None = Field(default=None, min_length=1, max_length=200)
     role: str | None = Field(default=None, min_length=1, max_length=200)
     step: str | None = Field(default=None, min_length=1, max_length=200)
     capabilities: tuple[str, ...] = Field(default=(), max_length=MAX_ITEMS)
-    """What the machine has (`env:X`, `binary:y`), as in case files."""
+    """Present capabilities (`env:X`, `binary:y`), as in case files."""
     group: str = Field(default="", max_length=200)
     id: str = Field(default="", max_length=200)
 
@@ -123,7 +123,7 @@ class LabelledRow(Frozen):
 
 
 def read_labelled(text: str) -> tuple[LabelledRow, ...]:
-    """Return the rows of a labelled set (JSON Lines; blank lines don't count). Raises ValueError that names the
+    """Return the rows of a labelled set (JSON Lines; blank lines are ignored). Raises ValueError, which names the
     line."""
     rows: list[LabelledRow] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -142,7 +142,7 @@ def read_labelled(text: str) -> tuple[LabelledRow, ...]:
 
 
 def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...]:
-    """Return bundles that rows need and the catalog does not have: no such config can be measured."""
+    """Return needed bundles that the catalog does not have: the set can't be measured on it."""
     return tuple(sorted({id_ for row in rows for id_ in row.bundles if catalog.bundle(id_) is None}))
 
 
@@ -151,8 +151,8 @@ def unknown_ids(rows: Iterable[LabelledRow], catalog: Catalog) -> tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class RankedRow:
-    """What became of one row. `settled`: `mapping`, or search's verdict. `shown`: bundles it would be shown unasked;
-    `tokens` of them. `confidence` is search's probability where there is a calibration, else its margin."""
+    """The result of one row. `settled`: `mapping`, or search's verdict. `shown`: bundles shown without a search by the
+    agent; `tokens` of them. `confidence` is search's probability if there is a calibration, else its margin."""
 
     row: LabelledRow
     gold: frozenset[str]
@@ -164,7 +164,7 @@ class RankedRow:
     confidence: float
     evidence: Evidence
     unpickable: tuple[str, ...] = ()
-    """Bundles it needs that search may not pick here: they are never ranked, and count as not found."""
+    """Needed bundles that search may not pick here: they are never ranked, and count as not found."""
 
 
 def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memories = NO_MEMORIES) -> RankedRow:
@@ -175,7 +175,7 @@ def rank_row(row: LabelledRow, catalog: Catalog, search: Search, memories: Memor
     ranking = search.rank_bundles(request, permitted, memories.bundles)
     judged = judge(catalog, step, ranking)
     wanted_tools = frozenset(tool for id_ in permitted for tool in search.corpus.members.get(id_, ()))
-    # As agents are answered: by a query alone, without its step (see `ToolSearch`).
+    # As for agents' searches: by a query alone, without its step (see `ToolSearch`).
     tools = search.rank_tools(Request(request.text), wanted_tools, memories, k=10) if row.tools else ()
     settled, shown, tokens = _settle_row(row, step, catalog, facts, judged)
     use = judged.use
@@ -217,7 +217,7 @@ def _settle_row(
 
 
 def _judge_within(judged: Judgement, question: Question) -> Judgement:
-    """Return what of a judgement the question's own candidates leave."""
+    """Return the judgement restricted to the question's own candidates."""
     candidates = frozenset(question.candidates)
     return Judgement(judged.use, tuple(id_ for id_ in judged.ids if id_ in candidates))
 
@@ -227,13 +227,13 @@ def _judge_within(judged: Judgement, question: Question) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """A set's figures. None: not measurable on it (no row of the kind). Shares and errors lie in 0..1.
+    """The figures of a set. None: not measurable on it (no row of the kind). Shares and errors are in 0..1.
 
     `rows` need something, `abstain` rows need nothing. `settled` counts rows by what settled them. `wrong_unasked`: of
-    what search showed by itself (`shown_unasked` of all rows), the share that did not hold what was needed.
-    `served`: of rows that need something, the share that is shown all of it unasked, by whatever settles them.
-    `errors`: for each share, the error when the most confident share of rows were answered by the first bundle.
-    `tokens`: a row's mean of what it is shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
+    the rows for which search showed bundles by itself (`shown_unasked` of all), the share without what was needed.
+    `served`: of rows that need something, the share that is shown all of it unasked, whatever settled them. `errors`:
+    for each share, the error if the most confident share of rows were answered by the first bundle. `tokens`: mean of a
+    row's bundles shown unasked; `all_tokens` of the whole catalog. `ms`: median of a row.
     """
 
     rows: int
@@ -253,7 +253,7 @@ class Measures:
     all_tokens: int
     ms: float
     unpickable: tuple[str, ...] = ()
-    """Bundles that rows need and search may not pick for them: not selectable, or not permitted there."""
+    """Needed bundles that search may not pick: not selectable, or not permitted at that row."""
 
 
 def measure(

@@ -1,6 +1,6 @@
-"""Why a tool or bundle is, or is not, shown at a step: every test in order, passed or not.
+"""Why a tool or bundle is, or is not, shown at a step: every test in order, passed or failed.
 
-The chain uses the same functions as the decision itself, so it can't tell another story.
+The tests use the functions of the decision itself, so they can't disagree with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bundle_router.core.records.replayed import conclude
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The tests on one bundle or one tool of it. `reason`: how it is shown; `code`: the first test it failed."""
+    """The tests on one bundle or one of its tools. `reason`: how it is shown; `code`: the first failed test."""
 
     bundle: str
     tool: str | None
@@ -46,9 +46,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `explain` prints: the address, the route and how the decision came out, and a chain per bundle.
+    """The output of `explain`: the address, the route, the decision's source, and a chain per bundle.
 
-    `asks`: the mapping left something open. `search` and `model` are what was heard of either, if anything was.
+    `asks`: the mapping left something open. `search` and `model` are their answers, if they were asked.
     """
 
     target: str
@@ -80,8 +80,8 @@ def explain(
 
     An unknown target gives one `unknown_bundle` chain.
 
-    Where search or a model is asked, `hear` gives what became of the question; without it, or where it gives None, the
-    chains show the step as if nobody had answered.
+    If search or a model is asked, `hear` returns the reply; without it, or if it returns None, the chains show the step
+    as if nobody had answered.
     """
     outcome = decide(catalog, facts, activation, step)
     asks = isinstance(outcome, Question)
@@ -111,7 +111,7 @@ def explain(
 
 
 def _unknown_sentence(catalog: Catalog, target: str) -> str:
-    """Return what there is none of, and what may have been meant."""
+    """Return a sentence that the target is unknown, with a suggestion."""
     kind, _, rest = target.partition(":")
     tools = [tool for bundle in catalog.bundles.values() for tool in bundle.tools]
     known = {"tool": tools, "bundle": list(catalog.bundles)}.get(kind if rest else "", [*catalog.bundles, *tools])
@@ -127,7 +127,7 @@ def _unknown_sentence(catalog: Catalog, target: str) -> str:
 
 
 def _holders(catalog: Catalog, target: str) -> list[tuple[str, str | None]]:
-    """Return the bundles to look at: the bundle of that id, and every bundle that holds the tool of that name."""
+    """Return the bundles to examine: the bundle of that id, and every bundle with the tool of that name."""
     kind, colon, rest = target.partition(":")
     name = rest if colon else target
     named = None if kind == "tool" and colon else catalog.bundle(name)
@@ -148,7 +148,7 @@ def _chain(
 ) -> Chain:
     bundle = catalog.bundles[id_]
     plan = plan_for(catalog, step, facts.grants)
-    # A bundle stands as long as one of its tools does, so it is judged by the best of them.
+    # A bundle is shown as long as one of its tools is, so the best of them decides.
     verdict = plan.verdicts.of(id_, facts)
     judged = tool or next(iter((*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns)), None)
     made = [Check("unknown_bundle", True, ""), *checks(catalog, plan.verdicts.ceiling, facts, bundle, judged)]
@@ -160,7 +160,7 @@ def _chain(
         return Chain(id_, tool, tuple(made), chosen.reason, None, "")
     failed = next((check for check in made if not check.passed), None)
     if failed is None:
-        # Permitted and asked for, and still not shown: a budget or the activation's cap stood in the way.
+        # Permitted and asked for, but not shown: a budget or the activation's cap prevented it.
         row = refused or LeftOut(id_, "not_selected", "a candidate that nobody picked")
         failed = Check(row.code, False, row.detail)
         made.append(failed)
@@ -168,7 +168,7 @@ def _chain(
 
 
 def _mapping_check(plan: Plan, decision: Decision, candidates: tuple[str, ...], bundle: Bundle) -> Check:
-    """Return whether anything brings the bundle to this step at all."""
+    """Check whether anything brings the bundle to this step at all."""
     route = plan.route
     names = {bundle.id, *bundle.aliases}
     if route is not None and names & set(route.bundles):

@@ -1,11 +1,11 @@
-"""What models are worth on labelled steps: each step routed for real with one model or none, and the figures of all.
+"""Compares models on labelled steps: each step is really routed with every model and without one.
 
 Rules:
-1. A step is right where the first bundle that was decided on (by a route, search or the model) is one it needs, or
-   where it needs nothing and nothing was decided; wrong where the first is another; abstained where it needs something
-   and nobody decided. A shortlist decides nothing.
-2. Needed shown: all that it needs is shown or offered behind search.
-3. Intervals hold 95 %, and the rows of a `group` count as one. Those of shares are Wilson's.
+1. A step is right if the first decided bundle (by a route, search or the model) is a needed one, or if it needs nothing
+   and nothing was decided; wrong if the first is another; abstained if it needs something and nothing was decided. A
+   shortlist decides nothing.
+2. Needed shown: all needed bundles are shown or offered behind search.
+3. Intervals are 95 %, and the rows of a `group` count as one. Those of shares are Wilson's.
 4. Tokens, cost and time are of questions that were asked now. An answer from an earlier run costs nothing.
 """
 
@@ -28,7 +28,7 @@ Outcome = Literal["right", "wrong", "abstained"]
 
 @dataclass(frozen=True, slots=True)
 class RoutedRow:
-    """What became of one labelled step. `needed_shown` is None where it needs nothing, `failure` that of the model."""
+    """The result of one labelled step. `needed_shown` is None if it needs nothing, `failure` is the model's."""
 
     group: str
     outcome: Outcome
@@ -43,7 +43,7 @@ class RoutedRow:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value and the interval it lies in with 95 %. Of no rows all three are None."""
+    """A value and its 95 % interval. Without rows all three are None."""
 
     value: float | None = None
     low: float | None = None
@@ -53,7 +53,7 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
     """The figures of one model, or of none (`model` is None). `tokens`, `cost_usd` and `ms`: of one question asked now;
-    `spent_usd` of all of them. `failures` counts what questions failed with."""
+    `spent_usd` of all of them. `failures` counts the failures of questions by kind."""
 
     model: str | None
     rows: int
@@ -71,13 +71,13 @@ class ModelFigures:
 
 
 def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
-    """Return the catalog under which a row is routed. One that has no place is under no route, and may use every
+    """Return the catalog under which a row is routed. A row without an address matches no route, and may use every
     bundle."""
     return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
 
 
 def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float) -> RoutedRow:
-    """Judge what was decided for a row."""
+    """Judge the decision for a row."""
     needed = frozenset(bundle.id if (bundle := catalog.bundle(id_)) is not None else id_ for id_ in row.bundles)
     decided = [chosen.id for chosen in decision.bundles if chosen.reason in DECIDED]
     outcome: Outcome = "abstained" if needed and not decided else "right"
@@ -119,7 +119,7 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
 
 
 def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Estimate:
-    """Return the share of the rows for which it holds, with Wilson's interval for as many witnesses as there are
+    """Return the share of the rows for which `holds` is true, with Wilson's interval for as many witnesses as there are
     groups."""
     if not rows:
         return Estimate()
@@ -130,7 +130,7 @@ def share(rows: Sequence[RoutedRow], holds: Callable[[RoutedRow], bool]) -> Esti
 
 
 def average(rows: Sequence[RoutedRow], value: Callable[[RoutedRow], float]) -> Estimate:
-    """Return the mean over the rows, with an interval by how far whole groups lie from it."""
+    """Return the mean over the rows, with an interval from the deviations of whole groups."""
     if not rows:
         return Estimate()
     mean = math.fsum(map(value, rows)) / len(rows)
@@ -142,7 +142,7 @@ def average(rows: Sequence[RoutedRow], value: Callable[[RoutedRow], float]) -> E
 
 
 def middle(values: Iterable[float]) -> Estimate:
-    """Return the median, with the interval that its order gives."""
+    """Return the median, with its interval from order statistics."""
     ordered = sorted(values)
     if not ordered:
         return Estimate()

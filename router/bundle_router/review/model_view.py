@@ -1,11 +1,11 @@
-"""What a recorded decision put before the model: the array of definitions, the guidance, and where every tool was.
+"""The model's view at a recorded decision: the array of definitions, the guidance, and the place of every tool.
 
 Rules:
-1. It is worked out from the record and the catalog beside it, by the functions that made the surface at the time.
-2. It is the surface as it was when the step was decided. What calls brought into the array later stands in the next
+1. It is computed from the record and its catalog, by the functions that made the surface at the time.
+2. It is the surface at the time of the decision. Tools that calls brought into the array later are in the next
    decision's activation.
-3. A bundle over its own budget shows what search ranked best, and no ranking is recorded: `estimated` says that such a
-   bundle was there, and that its tools stand here by name.
+3. A bundle over its own budget shows what search ranked best, but rankings are not recorded: `estimated` says that
+   there was such a bundle, and that its tools are listed here by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bundle_router.core.tools.meta_tools.guidance import guidance
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """The array in a provider's form, its tokens (cl100k_base where counted), the guidance, and where each tool was."""
+    """The array in a provider's form, its tokens (cl100k_base if counted), the guidance, and the place of each tool."""
 
     tools: tuple[dict[str, Any], ...]
     guidance: str
@@ -37,7 +37,7 @@ class ModelView:
 
 
 def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, bool]:
-    """Return where the permitted tools of the decision were, and whether a ranking is missing (rule 3)."""
+    """Return the places of the decision's permitted tools, and whether a ranking is missing (rule 3)."""
     verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
     held = held_by(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
     placement = place(catalog, held, record.decision.after, room=room_of(record.step))

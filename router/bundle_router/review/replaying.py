@@ -1,8 +1,8 @@
-"""Recorded runs, taken again under the config they were written under or another: what verb and page both show.
+"""Replays recorded runs under their own config or another one, for the command line and the pages.
 
 Rules:
-1. A run that is broken anywhere contributes nothing. So what became of a run is handed over once, whole.
-2. Memory is bounded: decisions that came out otherwise are kept one by one up to `MAX_KEPT`, and counted beyond.
+1. A run with any broken record contributes nothing. So the outcome of a run is returned once, whole.
+2. Memory is bounded: at most `MAX_KEPT` changed decisions are kept, further ones are counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_CATALOGS: Final = 8
 
 
 class RecordedRuns(Protocol):
-    """Where runs are read: an archive."""
+    """The source of runs: an archive."""
 
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]: ...
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]: ...
@@ -33,7 +33,7 @@ class RecordedRuns(Protocol):
 
 @dataclass(slots=True)
 class ReplayOutcome:
-    """What became of decisions. `differing` and `early` hold the first `MAX_KEPT`, the counts are of all."""
+    """The results of replayed decisions. `differing` and `early` hold the first `MAX_KEPT`; the counts cover all."""
 
     behaviour: Behaviour
     differing: list[ReplayedDecision] = field(default_factory=list)
@@ -72,7 +72,7 @@ class ReplayOutcome:
 
 
 class RunReplays:
-    """Takes the decisions of one run after another again. `known`: the servers that the runs had."""
+    """Replays the decisions of one run after another. `known`: the servers that the runs had."""
 
     def __init__(self, runs: RecordedRuns, other: Catalog | None, examples: int) -> None:
         self.known: set[str] = set()
@@ -84,7 +84,7 @@ class RunReplays:
         self._before = 0
 
     def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
-        """Yield what became of a run's decisions, once: a run that is broken anywhere contributes nothing."""
+        """Yield the outcome of a run's decisions once; nothing for a run with any broken record."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
         early = self._other is None and self._runs.header(run_id).is_early
         for number, record in enumerate(self._runs.decisions(run_id)):
@@ -119,7 +119,7 @@ class RunReplays:
         outcome.add(replayed, is_early_detail=False)
 
     def _catalog(self, run_id: str, revision: str) -> Catalog:
-        """Return a recorded catalog. A few are kept: runs of one config share one."""
+        """Return a recorded catalog. Caches a few, because runs of one config share one."""
         found = self._own.get(revision)
         if found is None:
             if len(self._own) >= _MAX_CATALOGS:

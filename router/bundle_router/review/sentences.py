@@ -1,4 +1,4 @@
-"""One sentence behind each closed word, and a line of what search and the model had to say: the same everywhere."""
+"""A sentence for each closed word, and a line about search's and the model's answers, used everywhere."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ FAILURES: Final[Mapping[str, str]] = {
     "not_ready": "The model was not loaded yet.",
     "internal": "Something went wrong on our side.",
 }
-"""Why a model was not heard, and so why a step was degraded."""
+"""Why a model gave no answer, so that a step was degraded."""
 
 
 def sentence_of(word: str, kind: str = "") -> str:
-    """Return the sentence behind a closed word; empty for one that is none. Some words are of two lists (`timeout`,
-    `search`): `kind` (`source`, `failure`) names the one that is meant."""
+    """Return the sentence for a closed word; empty for any other. Some words are in two lists (`timeout`, `search`):
+    `kind` (`source`, `failure`) says which is meant."""
     first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODE_SENTENCES)
     return next(
         (words[word] for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), ""
@@ -86,7 +86,7 @@ def sentence_of(word: str, kind: str = "") -> str:
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:
-    """Yield a line for each that was asked."""
+    """Yield a line for search and one for the model, if they were asked."""
     if search is not None:
         yield _search(search)
     if model is not None:

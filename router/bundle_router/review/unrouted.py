@@ -1,4 +1,4 @@
-"""What no route, search or model can bring in, and how many steps no route covers: a line each for the command line."""
+"""Lines for the command line: bundles that no route, search or model can bring in, and steps that no route covers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bundle_router.core.tools.exposure.placing import may_be_offered
 
 
 def unpickable_line(catalog: Catalog) -> str:
-    """Say how many bundles can only be picked by a route, why, and which of them no route names; empty for none."""
+    """Return how many bundles only a route can bring in, why, and which of them no route names; empty if none."""
     order = catalog.settings.fallback.order
     asks_model = "model" in order and bool(catalog.settings.model.names)
     searches = "search" in order or "shortlist" in order
@@ -38,12 +38,12 @@ def unpickable_line(catalog: Catalog) -> str:
 
 
 def _is_part(catalog: Catalog, bundle: Bundle, routed: set[str]) -> bool:
-    """Return whether a routed bundle is made of this one."""
+    """Return whether a routed bundle is composed of this one."""
     return any(first_match(catalog.bundles[id_].bundles, bundle.id) for id_ in routed if id_ in catalog.bundles)
 
 
 def unrouted_line(by_source: Mapping[str, int]) -> str:
-    """Say how many decisions no route settled, and what did; empty where a route settled every one."""
+    """Return how many decisions no route settled, and what did; empty if routes settled all."""
     total = sum(by_source.values())
     others = {source: number for source, number in sorted(by_source.items()) if source != "mapping" and number}
     if not others:

@@ -1,17 +1,17 @@
-"""From other programs' MCP settings to `servers.toml` and `bundles.toml`. Pure: text in, text out.
+"""Imports other programs' MCP settings into `servers.toml` and `bundles.toml`. Pure: text in, text out.
 
-Understood: `.mcp.json` and Claude Code (`mcpServers`, also per project), Claude Desktop, Cursor and those that copy its
-form, VS Code (`servers` and `inputs`, with comments), Codex (`[mcp_servers.<name>]`, TOML).
+Supported: `.mcp.json` and Claude Code (`mcpServers`, also per project), Claude Desktop, Cursor and programs that copy
+its form, VS Code (`servers` and `inputs`, with comments), Codex (`[mcp_servers.<name>]`, TOML).
 
 Rules:
-1. Everything arrives untrusted, whatever it was before, and its bundles are behind meta-tools with tools named one by
-   one. Names come from the file (allow-lists), or from the caller, who may know pins; where none is known, the
-   bundle stands there as a comment, since a bundle without tools would be a mistake.
-2. Nothing is overwritten: a server or bundle that exists is left out, and said so. Importing twice adds nothing.
-3. No secret is copied. What looks like one becomes a `${NAME}` reference, and a note says where its value stands now.
-   Where a reference can't stand (arguments, addresses) the value is taken out and the server is switched off.
-4. What can't be carried over is said, entry by entry, and never guessed.
-5. What is written is valid config: names are made to fit, and what no config could hold is left out with a note.
+1. Every imported server is untrusted, whatever it was before. Its bundle is behind meta-tools, with its tools named one
+   by one. The names come from the file (allow-lists), or from the caller, who may know pins. If none is known, the
+   bundle is written as a comment, since a bundle without tools would be an error.
+2. Nothing is overwritten: an existing server or bundle is skipped, with a note. Importing twice adds nothing.
+3. No secret is copied. A value that looks like one becomes a `${NAME}` reference, and a note says where the value is
+   now. Where references are not possible (arguments, addresses) the value is removed and the server is disabled.
+4. Settings that can't be converted are reported, entry by entry, and never guessed.
+5. The output is valid config: names are adapted, and entries that no config could hold are left out with a note.
 """
 
 from bundle_router.review.imports.foreign import ForeignServer, ImportProblem, read_clients

@@ -1,4 +1,4 @@
-"""Reads the settings of other programs, whichever of the known forms they have."""
+"""Reads other programs' settings in any of the known forms."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bundle_router.errors import RequestError
 MAX_CHARS: Final = 8 * 1024 * 1024
 MAX_SERVERS: Final = 200
 MAX_ITEMS: Final = 200
-"""Arguments, headers or variables of one server."""
-# Without a possessive group, which Python 3.11.2 (Debian's) takes for no match.
+"""Maximum arguments, headers or variables of one server."""
+# Without a possessive group, which fails to match in Python 3.11.2 (Debian's).
 _COMMENTS: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+")|//[^\n]*+|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/')
 _LAST_COMMA: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+")|,(?=\s*+[}\]])')
 
 
 class ImportProblem(RequestError):
-    """The text is not the settings of a program that is understood."""
+    """The text is not the settings of a supported program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignServer:
-    """One server as another program has it. `path` is where it stands there; `tools` are names it lists as allowed;
-    `unsupported` are its settings that nothing here corresponds to."""
+    """One server of another program. `path` is its place there; `tools` are the names that it lists as allowed;
+    `unsupported` are its settings without an equivalent here."""
 
     name: str
     path: str
@@ -48,7 +48,7 @@ class ForeignServer:
 def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
     """Return the servers in the text; `name` (a file's name) tells TOML from JSON, and is used in messages.
 
-    Raises ImportProblem when the text is neither, is too large, or holds no servers in a known form.
+    Raises ImportProblem if the text is neither, is too large, or holds no servers in a known form.
     """
     if len(text) > MAX_CHARS:
         raise ImportProblem(f"{name}: is larger than {MAX_CHARS:,} characters")
@@ -75,7 +75,7 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 
 
 def _json(text: str, name: str) -> dict[str, Any]:
-    """Parse JSON, with the comments and last commas that editors allow."""
+    """Parse JSON, with the comments and trailing commas that editors allow."""
     try:
         bare = _COMMENTS.sub(lambda match: match[1] or " ", text.removeprefix("\ufeff"))
         value = json.loads(_LAST_COMMA.sub(lambda match: match[1] or "", bare))
@@ -87,7 +87,7 @@ def _json(text: str, name: str) -> dict[str, Any]:
 
 
 def _servers(value: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(path, name, entry) of every server, in the order of the file."""
+    """Yield (path, name, entry) of every server, in the order of the file."""
     places = [(key, value.get(key)) for key in ("mcpServers", "servers", "mcp_servers")]
     inner = value.get("mcp")
     if isinstance(inner, dict):
@@ -133,7 +133,7 @@ def _server(path: str, name: str, entry: Mapping[str, Any]) -> ForeignServer:
 
 
 def _names(entry: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """Return the names of tools under any of the keys, each once."""
+    """Return the distinct tool names under any of the keys."""
     rows = [name for key in keys for name in _list(entry.get(key)) if isinstance(name, str)]
     return tuple(dict.fromkeys(rows))
 
@@ -166,7 +166,7 @@ def _env(entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _seconds(entry: Mapping[str, Any]) -> float | None:
-    """Codex says seconds; the others say milliseconds."""
+    """Return a timeout in seconds: Codex writes seconds, the others milliseconds."""
     for key, unit in (("tool_timeout_sec", 1.0), ("timeout", 0.001)):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value * unit <= 3600:

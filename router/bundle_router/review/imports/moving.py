@@ -1,4 +1,4 @@
-"""Takes secrets out of values: what stays is a reference, and a note of where the value stands now."""
+"""Replaces secrets in values by references, with a note of where the value is now."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _SCHEME: Final = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(.+)", re.DO
 _USER_INFO: Final = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,200}:[^/\s@]{1,200}@")
 _OPTION: Final = re.compile(r"--?([A-Za-z][\w-]{0,60})(?:=(.*))?", re.DOTALL)
 _DENSE: Final = re.compile(r"(?=[^a-zA-Z]{0,200}[a-zA-Z])(?=[^0-9]{0,200}[0-9])[\w+=.~-]{20,}")
-"""A long value of letters and digits without spaces or slashes: moving one that is no secret does no harm."""
+"""A long value of letters and digits without spaces or slashes. Replacing one that is no secret does no harm."""
 
 
 @dataclass(slots=True)
 class MovedValues:
-    """The variables of one import, and what was moved into them. One variable never stands for two values."""
+    """The variables of one import, and the values moved into them. One variable never holds two values."""
 
     values: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     referred: set[str] = field(default_factory=set)
-    """Variables that were referred to already."""
+    """Variables that are already referred to."""
 
     def reference_secrets(self, server: str, name: str, value: str, path: str) -> str:
-        """Return the value as a header or variable may hold it: with references, and without secrets."""
+        """Return the value for a header or variable: with references in place of secrets."""
         value = at_home(value)
         text = _FOREIGN.sub(r"${\1}", value)
         self.referred.update(_FOREIGN.findall(value))
@@ -61,7 +61,7 @@ class MovedValues:
 
 
 def at_home(text: str) -> str:
-    """Return the text with an editor's name for the project's folder as the path from where servers are started."""
+    """Return the text with an editor's variable for the project folder replaced by the folder that servers start in."""
     return _HERE.sub(".", text).replace("${userHome}", "${HOME}")
 
 
@@ -80,7 +80,7 @@ def is_path(text: str) -> bool:
 
 
 def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
-    """Return positions of arguments that hold a secret, or a reference, which arguments can't have."""
+    """Return the positions of arguments with a secret, or with a reference, which arguments can't have."""
     found = []
     for index, arg in enumerate(args):
         option = _OPTION.fullmatch(arg)
@@ -93,9 +93,9 @@ def secret_arguments(args: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def without_credentials(url: str) -> tuple[str, bool]:
-    """Return the address without user, password, fragment and parameters that hold credentials; and whether it had any.
+    """Return the address without user, password, fragment and credential parameters; and whether it had any.
 
-    Raises ValueError for what is no http or https address.
+    Raises ValueError if it is no http or https address.
     """
     parts = urlsplit(url)
     if (

@@ -1,4 +1,4 @@
-"""Writes imported servers, and a first set of bundles, as config text to be added to what is there."""
+"""Writes imported servers, with a first set of bundles, as config text to append."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SSE: Final = frozenset(("sse", "http+sse", "http-sse"))
 
 @dataclass(frozen=True, slots=True)
 class ImportedServers:
-    """Text to add to `servers.toml` and `bundles.toml` (empty: nothing to add), what a person should know, and the
-    environment variables that have to be set."""
+    """Text to append to `servers.toml` and `bundles.toml` (empty: nothing), notes for a person, and the environment
+    variables that must be set."""
 
     servers: str
     bundles: str
@@ -41,8 +41,7 @@ def import_clients(
 ) -> ImportedServers:
     """Return config text for the settings of another program. Raises ImportProblem.
 
-    `servers` and `bundles` are the names that exist already, `tools` what is known of servers' tools (by their names
-    here).
+    `servers` and `bundles` are the existing names, `tools` the known tools of servers (by their names here).
     """
     writing = _Writing(name, set(servers), set(bundles), tools or {})
     for foreign in read_clients(text, name):
@@ -61,7 +60,7 @@ class _Writing:
     bundle_texts: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     unknown: dict[str, list[str]] = field(default_factory=dict)
-    """Servers whose tools are not known, by the command that lists these."""
+    """Servers whose tools are unknown, by the command that lists them."""
 
     def note(self, name: str, what: str) -> None:
         self.moving.notes.append(f"{name}: {what}")
@@ -198,7 +197,7 @@ def bundle_text(server: str, tools: Sequence[str]) -> str:
 
 
 def server_name(foreign: str) -> str | None:
-    """Return a name that a server can have here, as near as may be: `GitHub MCP` → `github-mcp`."""
+    """Return the nearest valid server name: `GitHub MCP` → `github-mcp`; None if there is none."""
     name = re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_")
     return name or None
 

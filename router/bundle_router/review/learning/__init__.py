@@ -1,7 +1,7 @@
-"""Learning from run directories: pure functions from records to labels, fits, proposals and a report of all of them.
+"""Learns from run directories: pure functions from records to labels, fits, proposals and a report.
 
-    records ─► past_steps ─► label_steps ─► learn ─► Learning: a memory, a calibration, proposals, and what they do
-                                                     to the newest runs, which were held back
+    records ─► past_steps ─► label_steps ─► learn ─► Learning: a memory, a calibration, proposals, and their effect on
+                                                     the newest runs, which were held back
 
-Nothing in here takes effect. `adapters.learned_files` keeps what a person accepted; `LearnedValues` are in force.
+Nothing here takes effect. `adapters.learned_files` stores what a person accepted; `LearnedValues` are in force.
 """

@@ -1,10 +1,10 @@
-"""Thresholds that mean what they say: how likely the best-ranked bundle is the right one, fitted on past steps.
+"""Calibrates search's confidence: the probability that the best-ranked bundle is right, fitted on past steps.
 
 Rules:
-1. A row is a labelled step, ranked today with what other runs taught. True: its best bundle is one it needed.
+1. A row is a labelled step, ranked today with what other runs taught. It is true if its best bundle is a needed one.
 2. One run weighs at most `RUN_WEIGHT` rows, in the fit and in the count that has to reach `MIN_LABELS`.
-3. Every probability that is judged comes from a fit on other runs. `judge` itself is asked what it would settle.
-4. A calibration is proposed only where what it settles is wrong no more often than its thresholds allow. Reading
+3. Every judged probability comes from a fit on other runs. `judge` itself is asked what it would settle.
+4. A calibration is proposed only if the decisions it settles are wrong no more often than its thresholds allow: reading
    0.90, writing 0.97 (or as `[search]` says), executing never.
 """
 
@@ -40,12 +40,12 @@ FEATURES: Final = (
 FOLDS: Final = 5
 RUN_WEIGHT: Final = 5.0
 MIN_WRONG: Final = 10
-"""Rows whose best bundle is wrong that a fit takes: from right ones alone nobody learns what a wrong one looks like."""
+"""Minimum rows with a wrong best bundle for a fit: right ones alone do not show what a wrong one looks like."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step as the fit sees it."""
+    """A step as input of the fit."""
 
     step: LabelledStep
     ranking: Ranking
@@ -55,8 +55,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SettledShare:
-    """What search would settle by itself of some steps: with one bundle, and how many of these are wrong; with a union,
-    and how many of these hold nothing that was needed."""
+    """How search would settle some steps by itself: with one bundle, and how many of these are wrong; with a union, and
+    how many of these lack every needed bundle."""
 
     steps: int = 0
     enough: int = 0
@@ -75,10 +75,10 @@ class SettledShare:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFit:
-    """`calibration` is None where none is proposed; `why` says so in words. `labels` counts rows by rule 2, `missing`
-    those that are lacking; where there is not `enough` to tell, what is in force stays. `before` is what is in force
-    now, `after` the calibration, both on steps it has not seen; `by_effect` splits `after` by what the best bundle can
-    do. `auroc`: how well the probability tells right from wrong."""
+    """`calibration` is None if none is proposed; `why` says so in words. `labels` counts rows by rule 2, `missing`
+    those that are lacking; without `enough` rows, the present values stay in force. `before` is measured with those,
+    `after` with the calibration, both on steps it has not seen; `by_effect` splits `after` by the best bundle's
+    effects. `auroc`: how well the probability tells right from wrong."""
 
     calibration: Calibration | None
     why: str
@@ -92,7 +92,7 @@ class CalibrationFit:
 
 
 def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | None, catalog: Catalog) -> CalibrationFit:
-    """Fit how likely the best bundle is the right one. `memory` is what will be in force beside the calibration."""
+    """Fit the probability that the best bundle is right. `memory`: the one to be in force beside it."""
     labels = int(sum(_weights(steps)))
     rows = _rows(steps, search, memory) if labels >= MIN_LABELS else []
     labels = int(sum(row.weight for row in rows)) if rows else labels
@@ -141,8 +141,8 @@ def calibration_version(bias: float, weights: Sequence[tuple[str, float]], label
 
 
 def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:
-    """Return the steps ranked with what the other folds' runs taught. A best bundle that is over its quota says
-    nothing."""
+    """Return the steps ranked with what other folds' runs taught. A step whose best bundle is over its quota is left
+    out."""
     memories = _fold_memories(steps, search, memory)
     rows = []
     for step, weight in zip(steps, _weights(steps), strict=True):
@@ -186,7 +186,7 @@ def _settled_share(rows: Sequence[Row], under: Sequence[Catalog]) -> SettledShar
 def _only(
     rows: Sequence[Row], under: Sequence[Catalog], catalog: Catalog, *, writes: bool
 ) -> tuple[list[Row], list[Catalog]]:
-    """Return the rows whose best bundle writes, or does not."""
+    """Return the rows whose best bundle writes, or those where it does not."""
     kept = [
         (row, one)
         for row, one in zip(rows, under, strict=True)
@@ -206,7 +206,7 @@ def _threshold(catalog: Catalog, effect: str) -> float:
 
 
 def _with_calibration(catalog: Catalog, calibration: Calibration) -> Catalog:
-    """Return the catalog with this calibration in force. A fold holds fewer labels than the whole that is proposed."""
+    """Return the catalog with this calibration in force, even if a fold has fewer labels than a proposal needs."""
     settings = catalog.settings
     counted = replace(calibration, labels=max(calibration.labels, MIN_LABELS))
     return replace(catalog, settings=replace(settings, search=replace(settings.search, calibration=counted)))
@@ -217,5 +217,5 @@ def _fold(row: Row) -> int:
 
 
 def fold_of(run_id: str) -> int:
-    """Return the fold a run is in, by its id."""
+    """Return a run's fold, from its id."""
     return sha256(b"calibration\0" + run_id.encode()).digest()[0] % FOLDS

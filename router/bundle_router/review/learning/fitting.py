@@ -1,13 +1,13 @@
-"""What a memory learned from past steps does, and whether it may be proposed.
+"""Measures memories learned from past steps, and decides whether to propose them.
 
 Rules:
-1. Nothing is measured on what it was learned from. Two measurements are made: every step replayed with what the other
-   runs taught (`fit_memory`), and the newest quarter of the runs with what the older ones taught.
-2. A memory is proposed only where the first gains, more than by luck, and the second does not lose, nor a replay of
-   steps whose bundles were held out. So what was learned from logs never makes the replay of these logs worse.
-3. The memory that is proposed was learned from all the steps, in the way that was measured.
-4. With an embedder, recalling past steps by meaning is proposed beside it by the same two measurements, each against
-   the memory that is proposed without it. What can't be measured, or does not gain, stays with words.
+1. Nothing is measured on the steps it was learned from. There are two measurements: every step replayed with what the
+   other runs taught (`fit_memory`), and the newest quarter of the runs with what the older ones taught.
+2. A memory is proposed only if the first gains, by more than luck, and neither the second loses nor a replay of steps
+   whose bundles were held out. So a memory never makes the replay of the logs it was learned from worse.
+3. The proposed memory is learned from all the steps, in the way that was measured.
+4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements, each against the
+   memory that is proposed without it. If it can't be measured, or does not gain, words alone are used.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bundle_router.review.learning.labels import LabelledStep
 
 HELD_BACK: Final = 0.25
 MIN_HELD_BACK: Final = 10
-"""Steps that a held-back part must have to be measured."""
+"""Minimum steps of a held-back part for it to be measured."""
 ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Rankings of some steps: how often a needed bundle stands first, the mean reciprocal rank, and their mean."""
+    """Rankings of some steps: how often a needed bundle comes first, the mean reciprocal rank, and their mean."""
 
     steps: int = 0
     first: float = 0.0
@@ -47,9 +47,9 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """`memory` is None where none is proposed; `why` says so in words. `enough` is false where the labels did not
-    suffice to tell: what is in force then stays. `replay` is the leave-run-out replay, `before` and `after` the
-    held-back runs without and with what the older runs taught."""
+    """`memory` is None if none is proposed; `why` says so in words. `enough` is false if there are too few labels: then
+    the present memory stays. `replay` is the leave-run-out replay, `before` and `after` are the held-back runs without
+    and with what the older runs taught."""
 
     memory: Memory | None
     why: str
@@ -58,11 +58,11 @@ class MemoryFit:
     before: Quality
     after: Quality
     recall: str = ""
-    """Why past steps are recalled by meaning, or are not, in words. Empty where nobody could be asked."""
+    """Why past steps are, or are not, recalled by meaning. Empty without an embedder."""
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
-    """Return the older and the newest runs (a quarter of them). `steps` come oldest run first."""
+    """Return the older runs, and the newest quarter of the runs. `steps` come oldest run first."""
     runs = list(dict.fromkeys(step.past.run_id for step in steps))
     newest = frozenset(runs[len(runs) - int(len(runs) * HELD_BACK) :])
     older = [step for step in steps if step.past.run_id not in newest]
@@ -70,7 +70,7 @@ def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], lis
 
 
 def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Mapping[str, float]]:
-    """Return what search alone gives the permitted bundles of each step; neutral ones stay out."""
+    """Return search's own scores of each step's permitted bundles; neutral ones are left out."""
     found: dict[Label, Mapping[str, float]] = {}
     for step in steps:
         scores = search.base_scores(step.past.request, step.permitted)
@@ -79,7 +79,7 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
 
 
 def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """Learn a memory from the steps, measure it, and propose it where that pays. `steps`: oldest run first."""
+    """Learn a memory from the steps, measure it, and propose it if it gains. `steps`: oldest run first."""
     base = base_scores(steps, search)
     replay = _fit(steps, search, base)
     older, newest = split_by_age(steps)
@@ -88,7 +88,7 @@ def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
 
 
 def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
-    """Return a memory of the tools that steps called, learned and measured as one of bundles is, on top of how an
+    """Return a memory of the tools that steps called, learned and measured like one of bundles, on top of how an
     agent's search for the step's words ranks tools."""
     base: dict[Label, Mapping[str, float]] = {}
     for step in steps:
@@ -109,7 +109,7 @@ def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
 def _propose(
     replay: Fit, steps: Sequence[LabelledStep], before: Quality, measure: Callable[[Memory], Quality]
 ) -> MemoryFit:
-    """Return what replay chose, where what the older runs teach in that way does not make the newest worse."""
+    """Return replay's choice, if what the older runs teach in that way does not make the newest worse."""
     if replay.memory is None:
         why, enough = _why_not(replay, steps)
         return MemoryFit(None, why, enough, replay, before, before)
@@ -127,7 +127,7 @@ def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
 
 @dataclass(frozen=True)
 class _Held:
-    """The newest runs, and what the older ones teach of them. No `older` steps: the newest are too few to tell."""
+    """The newest runs, and the older ones that teach about them (none: the newest are too few to measure)."""
 
     older: Sequence[LabelledStep]
     newest: Sequence[LabelledStep]
@@ -135,7 +135,7 @@ class _Held:
     base: Mapping[Label, Mapping[str, float]]
 
     def quality(self, memory: Memory | None) -> Quality:
-        """Return how well the newest runs are ranked with what the older ones teach, as `memory` was learned."""
+        """Return how well the newest runs are ranked with what the older ones teach, learned as `memory` was."""
         if memory is not None and self.older:
             labels = bound_labels([step.label for step in self.older])
             memory = relearn(memory, labels, self.search, self.base)
@@ -145,7 +145,7 @@ class _Held:
 def relearn(
     memory: Memory, labels: Sequence[Label], search: Search, base: Mapping[Label, Mapping[str, float]]
 ) -> Memory:
-    """Return what these labels alone teach, in the way that `memory` was learned."""
+    """Return a memory of these labels only, learned as `memory` was."""
     examples, rarity = make_examples(labels, search.analyzer, lambda label: base[label])
     words = Memory(trust=memory.trust)
     if memory.rarity:
@@ -156,7 +156,7 @@ def relearn(
 
 
 def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
-    """Fit recall (rule 4). Where the newest runs reject the memory of words, what stood on it tells nothing."""
+    """Fit recall (rule 4). If the newest runs reject the memory of words, a recall on top of it can't be judged."""
     recall = words.replay.recall
     if recall is None:
         return words
@@ -202,7 +202,7 @@ def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None
 
 
 def _quality(ranked: Sequence[tuple[Sequence[ScoredId], Collection[str]]]) -> Quality:
-    """Of rankings, each with what was needed."""
+    """Return the quality of rankings, each with its needed ids."""
     rows = [([row.id for row in scored], needed) for scored, needed in ranked]
     return Quality(
         len(rows),

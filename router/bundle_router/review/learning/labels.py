@@ -1,16 +1,16 @@
-"""From past steps to labels: which bundles a step turned out to need, and how much that may count.
+"""Derives labels from past steps: which bundles a step needed, and how much that may count.
 
 Rules:
-1. A bundle was needed when it was shown and one of its tools was called; when a tool of it was asked for and only not
-   shown (a gap); or when a reviewer says so. A reviewer's "not needed" overrules the first two.
-2. Only bundles that today's policy permits the step, and that search may pick, are ever labels: anything else can't be
-   ranked, so nothing is to be learned about it.
-3. A label is forgotten when the config has made it obsolete: the bundle is gone, its description has changed, or the
-   tool that the label rests on has left it. (A reviewer's word rests on all of its tools.)
-4. Of one run, a bundle counts at most `PER_RUN` times, and at most `QUOTAS[kind]` times for each kind: what was shown
-   anyway (mapped, sticky, inherited), and what was only asked for, count once, since both are easily had by an agent
-   that calls one tool at every step. A bundle that a run called at more than half of its steps counts once in all,
-   unless a reviewer says more. What is over the quota is no evidence against the bundle either (`neutral`).
+1. A bundle was needed if it was shown and one of its tools was called; if one of its tools was asked for and was merely
+   not shown (a gap); or if a reviewer says so. A reviewer's "not needed" overrides the first two.
+2. Only bundles that today's policy permits the step, and that search may pick, become labels: others can't be ranked,
+   so there is nothing to learn about them.
+3. A label is dropped when the config has made it obsolete: the bundle is gone, its description has changed, or the tool
+   that the label is based on has left it. (A reviewer's label is based on all of its tools.)
+4. In one run, a bundle counts at most `PER_RUN` times, and at most `QUOTAS[kind]` times for each kind. Bundles that
+   were shown anyway (mapped, sticky, inherited), or only asked for, count once, because an agent that calls one tool at
+   every step easily produces both. A bundle called at more than half of a run's steps counts once in all, unless a
+   reviewer says more. A bundle over its quota is no negative evidence either (`neutral`).
 5. Of one run at most `RUN_STEPS` steps count, spread over it; of all runs the newest `MAX_STEPS` steps.
 """
 
@@ -31,20 +31,20 @@ from bundle_router.review.learning.recorded_steps import PastStep
 T = TypeVar("T")
 Kind = Literal["corrected", "used", "routine", "gap"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""Of a label: a reviewer's word; shown by search, a model or as the default and used; shown anyway and used; a gap."""
+"""Kinds of labels: a reviewer's; shown by search, a model or the default, and used; shown anyway and used; a gap."""
 QUOTAS: Final[Mapping[Kind, int]] = {"corrected": 3, "used": 3, "routine": 1, "gap": 1}
 ROUTINE: Final = frozenset(("mapped", "sticky", "inherited"))
 EVERYWHERE: Final = 0.5
 MIN_EVERYWHERE: Final = 4
-"""Steps of a run from which on a bundle called at more than `EVERYWHERE` of them is taken for a habit."""
+"""Minimum steps of a run for a bundle called at more than `EVERYWHERE` of them to count as a habit."""
 RUN_STEPS: Final = 20
 MAX_STEPS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledStep:
-    """A past step with what it needed. `counted` are the needed ids within their quota; `permitted` is what is ranked
-    for the step under today's policy, at least two."""
+    """A past step with its needed bundles. `counted` are the needed ids within their quota; `permitted` are those
+    ranked for the step under today's policy, at least two."""
 
     past: PastStep
     needed: Mapping[str, Kind]
@@ -53,27 +53,27 @@ class LabelledStep:
 
     @property
     def neutral(self) -> frozenset[str]:
-        """Needed, and over its quota: neither for nor against."""
+        """Needed ids over their quota: neither positive nor negative evidence."""
         return frozenset(self.needed) - self.counted
 
     @property
     def label(self) -> Label:
-        """As a memory learns it."""
+        """The label for a memory of bundles."""
         request = self.past.request
         return Label(request.text, tuple(sorted(self.counted)), self.past.run_id, marks_of(request))
 
     @property
     def tool_label(self) -> Label | None:
-        """The tools that were called of what counts, as a memory of tools learns it: by words alone, as agents ask for
-        tools. None where none was called."""
+        """The label for a memory of tools: the called tools of counted bundles, with words alone, as agents ask for
+        tools. None if none was called."""
         tools = {tool for id_, tool in self.past.called if id_ in self.counted}
         return Label(self.past.request.text, tuple(sorted(tools)), self.past.run_id) if tools else None
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Labelled steps, oldest run first. The counts say what became of the rest: `by_kind` of what counts, `obsolete`
-    labels forgotten by rule 3, `unrankable` by rule 2, `over_quota` by rules 4 and 5."""
+    """Labelled steps, oldest run first, with counts: `by_kind` of the labels that count, `obsolete` labels dropped by
+    rule 3, `unrankable` by rule 2, `over_quota` by rules 4 and 5."""
 
     steps: tuple[LabelledStep, ...]
     by_kind: tuple[tuple[Kind, int], ...] = ()
@@ -84,7 +84,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """One bundle one step needed: `tools` are those it rests on."""
+    """One bundle that one step needed. `tools` are those that the claim is based on."""
 
     id: str
     kind: Kind
@@ -92,12 +92,12 @@ class _Claim:
 
 
 def fingerprint(bundle: Bundle) -> str:
-    """Of what learning about a bundle rests on: its description and its tools. Examples only ever add to it."""
+    """Return the digest of what labels of a bundle depend on: its description and its tools, but not its examples."""
     return digest_of([" ".join(bundle.description.split()), bundle.tools, bundle.patterns])
 
 
 def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], current: Catalog) -> Labelled:
-    """Return the labels that `past` holds under the config `current`. `catalogs`: what each step was decided under."""
+    """Return past steps' labels under the config `current`. `catalogs`: those that the steps were decided under."""
     counts: Counter[str] = Counter()
     by_run: defaultdict[str, list[LabelledStep]] = defaultdict(list)
     for step in past:
@@ -135,7 +135,7 @@ def _label_step(past: PastStep, then: Catalog | None, now: Catalog, counts: Coun
 
 
 def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
-    """Yield what the step needed, the most trustworthy word about each bundle first."""
+    """Yield the bundles that the step needed, the most reliable claim about each first."""
     for id_ in sorted(past.needed):
         held = then.bundle(id_) if then is not None else None
         yield _Claim(id_, "corrected", held.tools if held is not None else ())
@@ -152,7 +152,7 @@ def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
 
 
 def _most_specific(tool: str, past: PastStep, then: Catalog | None) -> str | None:
-    """Of the bundles that were not shown and hold the tool, the one with the fewest tools; ties by id."""
+    """Return, of the bundles with the tool that were not shown, the one with the fewest tools; ties by id."""
     if then is None:
         return None
     holders = [
@@ -174,7 +174,7 @@ def _still_holds(claim: _Claim, then: Bundle | None, now: Bundle) -> bool:
 
 
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
-    """Return the steps of one run that count, with what counts of each."""
+    """Return the steps of one run that count, with the counted bundles of each."""
     places: defaultdict[str, defaultdict[Kind, list[int]]] = defaultdict(lambda: defaultdict(list))
     for at, step in enumerate(steps):
         for id_, kind in step.needed.items():
@@ -190,7 +190,7 @@ def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:
 
 
 def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
-    """Return the steps of a run at which a bundle counts, the most trustworthy words first."""
+    """Return the steps of a run at which a bundle counts, the most reliable kinds first."""
     times = sum(map(len, by_kind.values()))
     habit = steps >= MIN_EVERYWHERE and times > EVERYWHERE * steps
     kept = _spread_evenly(by_kind.get("corrected", []), QUOTAS["corrected"])
@@ -202,7 +202,7 @@ def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
 
 
 def _spread_evenly(items: Sequence[T], number: int) -> list[T]:
-    """So many of the items at most, spread evenly over all of them."""
+    """Return at most `number` of the items, spread evenly over all of them."""
     if len(items) <= number:
         return list(items)
     return [items[at * len(items) // number] for at in range(number)]

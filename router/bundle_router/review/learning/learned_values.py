@@ -1,11 +1,11 @@
-"""What was learned and accepted, as values and as the JSON of its files.
+"""Learned and accepted values, and the JSON of their files.
 
 Rules:
-1. A file says which version it holds, and the version is the digest of what it holds: what was edited by hand, or cut
-   off, is no longer that version and is refused.
-2. What was learned about a bundle holds while its description and tools are what they were, about a tool while its
-   definition is. `fitted_to` drops the rest.
-3. A calibration that the config itself names (`[search.calibration]`) goes before a learned one.
+1. A file states its version, which is the digest of its content: a file that was edited by hand or cut off no longer
+   matches its version, and is refused.
+2. What was learned about a bundle is valid as long as its description and tools are unchanged, about a tool as long as
+   its definition is. `fitted_to` drops the rest.
+3. A calibration in the config itself (`[search.calibration]`) takes precedence over a learned one.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
 
 @dataclass(frozen=True)
 class LearnedValues:
-    """What is in force. `known` holds the fingerprint of every bundle the memory was learned about, by id."""
+    """The values in force. `known` holds the fingerprint of every bundle in the memory, by id."""
 
     memory: Memory | None = None
     known: tuple[tuple[str, str], ...] = ()
     calibration: Calibration | None = None
     tools: Memory | None = None
     known_tools: tuple[tuple[str, str], ...] = ()
-    """The digest of every tool that the memory of tools was learned about, by canonical name."""
+    """The digest of every tool in the memory of tools, by canonical name."""
 
     @property
     def revisions(self) -> tuple[tuple[str, str], ...]:
-        """For `Facts.revisions`: the versions of what there is."""
+        """The versions of the values, for `Facts.revisions`."""
         memory = (("memory", self.memory.revision),) if self.memory is not None else ()
         thresholds = (("thresholds", self.calibration.version),) if self.calibration is not None else ()
         tools = (("tools", self.tools.revision),) if self.tools is not None else ()
         return (*memory, *thresholds, *tools)
 
     def fitted_to(self, catalog: Catalog) -> LearnedValues:
-        """Without what the memories know about bundles and tools that are gone or no longer what they were."""
+        """Return the values without what the memories know about bundles and tools that are gone or have changed."""
         memory, known = _keep(self.memory, self.known, {id_: fingerprint(b) for id_, b in catalog.bundles.items()})
         tools, known_tools = _keep(self.tools, self.known_tools, {n: card.sha256 for n, card in catalog.cards.items()})
         if memory is self.memory and tools is self.tools:
@@ -52,8 +52,8 @@ class LearnedValues:
         return replace(self, memory=memory, known=known, tools=tools, known_tools=known_tools)
 
     def applied_to(self, catalog: Catalog) -> Catalog:
-        """Return the catalog with the learned calibration in force, where its config names none. It has a revision of
-        its own, so what is decided under it replays from the run directory alone."""
+        """Return the catalog with the learned calibration in force, unless its config names one. It has its own
+        revision, so decisions under it replay from the run directory alone."""
         settings = catalog.settings
         if self.calibration is None or settings.search.calibration is not None:
             return catalog
@@ -66,7 +66,7 @@ Known = tuple[tuple[str, str], ...]
 
 
 def _keep(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[Memory | None, Known]:
-    """Of a memory, what it knows about that is now what it was then."""
+    """Return the memory without ids that have changed."""
     same = tuple((id_, mark) for id_, mark in known if now.get(id_) == mark)
     if memory is None or len(same) == len(known):
         return memory, known
@@ -74,12 +74,12 @@ def _keep(memory: Memory | None, known: Known, now: Mapping[str, str]) -> tuple[
 
 
 def known_tools_of(memory: Memory, catalog: Catalog) -> Known:
-    """Return the tools a memory speaks of, with what they are now."""
+    """Return the memory's tools with their present digests."""
     return tuple((name, catalog.cards[name].sha256) for name in sorted(memory.ids) if name in catalog.cards)
 
 
 def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
-    """Return the bundles a memory speaks of, with what they are now."""
+    """Return the memory's bundles with their present fingerprints."""
     return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
 
 
@@ -93,7 +93,7 @@ def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, A
 
 
 def memory_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
-    """Return a memory file's values. Raises ValueError, with why, for another file or version."""
+    """Return a memory file's values. Raises ValueError, with the reason, for another file or version."""
     return _values_of(value, MEMORY_SCHEMA, ("bundles", "id", "fingerprint"))
 
 
@@ -103,12 +103,12 @@ def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, An
 
 
 def tools_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
-    """Return a file's memory of tools. Raises ValueError, with why, for another file or version."""
+    """Return a file's memory of tools. Raises ValueError, with the reason, for another file or version."""
     return _values_of(value, TOOLS_SCHEMA, ("tools", "tool", "sha256"))
 
 
 def _values_of(value: Mapping[str, Any], schema: str, keys: tuple[str, str, str]) -> tuple[Memory, Known]:
-    """Return the memory, and what it knows: the rows under the first of the keys; the others name their columns."""
+    """Return the memory and its known ids. `keys`: the key of the rows, and of their two columns."""
     rows, id_, mark = keys
     try:
         _check_schema(value, schema)
@@ -131,7 +131,7 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_from(value: Mapping[str, Any]) -> Calibration:
-    """Return a file's calibration. Raises ValueError, with why, for another file or version."""
+    """Return a file's calibration. Raises ValueError, with the reason, for another file or version."""
     try:
         _check_schema(value, CALIBRATION_SCHEMA)
         weights = tuple(sorted((str(row["feature"]), float(row["weight"])) for row in value["weights"]))

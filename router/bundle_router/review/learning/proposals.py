@@ -1,15 +1,15 @@
-"""What the logs suggest a person might change in the config, each with its evidence. Nothing here is ever applied.
+"""Proposed config changes from the logs, each with its evidence. Nothing here is ever applied.
 
 Rules:
-1. A route is proposed where search or a model gave the same answer at the same address: at least `after` times, in at
-   least `MIN_RUNS` runs, a run counting `PER_RUN` times at most, and `SAME` of all answers there; and where `USED` of
+1. A route is proposed if search or a model gave the same answer at the same address: at least `after` times, in at
+   least `MIN_RUNS` runs (a run counting at most `PER_RUN` times), as `SAME` of all answers there; and if `USED` of
    these were used (unless the engine calls no tools through the router at all).
-2. An example is proposed for a bundle where past steps that needed it are not ranked to it by search alone, in at
-   least `MIN_RUNS` runs and `SAME` of those with a text of this kind. It is a recorded text: read it before you adopt
-   it, because the router's model will read it too.
-3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for;
-   a step for which a reviewer says that the bundle was needed counts only where something of it was called.
-4. Only what policy permits today is proposed, and only for bundles that still are what they were.
+2. An example is proposed for a bundle if search alone fails to rank it for past steps that needed it, in at least
+   `MIN_RUNS` runs and for `SAME` of those with similar texts. It is a recorded text: read it before you adopt it,
+   because the router's model will read it too.
+3. A trim is proposed for tools that were shown at `MIN_SHOWN` steps of `MIN_RUNS` runs, and never called nor asked for.
+   A step for which a reviewer says that the bundle was needed counts only if one of its tools was called.
+4. Only what policy permits today is proposed, and only for bundles that have not changed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ USED: Final = 0.5
 MIN_SHOWN: Final = 20
 MAX_EXAMPLES: Final = 3
 MAX_EXAMPLE: Final = 200
-"""Characters of an example. Longer goals are no examples."""
+"""Maximum characters of an example. Longer goals are not proposed."""
 ALIKE: Final = 0.5
-"""Share of their words two texts have in common when they are of one kind."""
+"""Minimum share of common words of two similar texts."""
 REDACTED: Final = "[redacted"
 
 
@@ -59,7 +59,7 @@ class RouteProposal:
 
 @dataclass(frozen=True, slots=True)
 class ExampleProposal:
-    """An example for a bundle: said in `runs` runs, where search alone ranks the bundle `rank`th (None: not at all)."""
+    """An example for a bundle: found in `runs` runs; search alone ranks the bundle `rank`th (None: not at all)."""
 
     bundle: str
     text: str
@@ -69,8 +69,8 @@ class ExampleProposal:
 
 @dataclass(frozen=True, slots=True)
 class TrimProposal:
-    """Tools of a bundle that were shown at `steps` steps of `runs` runs and never called (`whole`: all it has). They
-    cost `tokens` at each of these steps."""
+    """Tools of a bundle that were shown at `steps` steps of `runs` runs and never called (`whole`: all of the
+    bundle's). They cost `tokens` at each of these steps."""
 
     bundle: str
     tools: tuple[str, ...]
@@ -100,7 +100,7 @@ def propose(
     *,
     after: int = AFTER,
 ) -> Proposals:
-    """Return all that the logs suggest. Without a search, no examples."""
+    """Return all proposals from the logs. Without a search, no examples."""
     return Proposals(
         tuple(_propose_routes(past, current, after)),
         tuple(_propose_examples(labelled, search)) if search is not None else (),
@@ -145,8 +145,8 @@ def _cap_steps(steps: Iterable[PastStep]) -> list[PastStep]:
 
 
 def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
-    """Return the bundles of the row: what the asking route maps already, then the answer in its most frequent order.
-    Empty where today's config answers the address itself, or does not permit it."""
+    """Return the bundles of the row: those that the asking route maps already, then the answer in its most frequent
+    order. Empty if today's config settles the address itself, or does not permit it."""
     last = settled[-1]
     plan = plan_for(current, last.step, last.facts.grants)
     route: Route | None = plan.route
@@ -165,8 +165,8 @@ def _row(settled: Sequence[PastStep], current: Catalog) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Kind:
-    """Texts of one kind: the runs in which each bundle was needed for them, and of each bundle the texts that search
-    alone does not rank to it, with the rank it gives them."""
+    """Similar texts: the runs in which each bundle was needed for them, and for each bundle the texts that search alone
+    fails to rank to it, with the rank."""
 
     stems: frozenset[str]
     runs: defaultdict[str, set[str]]
@@ -223,7 +223,7 @@ def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: C
                 continue
             used[id_].update(tool for _, tool in step.called)
             if id_ in step.needed and not any(bundle == id_ for bundle, _ in step.called):
-                continue  # a reviewer says that it was needed, and nobody which of its tools
+                continue  # a reviewer says that it was needed, but not which of its tools
             steps[id_] += 1
             runs[id_].add(step.run_id)
     wanted = {tool for step in past for tool in step.missed}

@@ -1,6 +1,6 @@
-"""What one recorded step was, and what it came to: the raw material of labels. Nothing is judged here.
+"""Recorded steps and what followed from them: the input of labels, without judgement.
 
-Only what the records hold is read, and they hold redacted text.
+Only the records are read, and they hold redacted text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bundle_router.core.search.request import Request
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"
 RECENT: Final = 5
-"""Steps that were taken before, as many as a search looks at by default."""
+"""Number of earlier steps that search uses by default."""
 
 
 class StepLabel(Frozen):
-    """A line of `labels.jsonl`: what a reviewer says about one decision. `needed` and `not_needed` hold bundle ids."""
+    """A line of `labels.jsonl`: a reviewer's label of one decision. `needed` and `not_needed` hold bundle ids."""
 
     schema_: str = Field(default=LABEL_SCHEMA, alias="schema", pattern=r"^bundle-router\.label/1$")
     decision_id: str = Field(min_length=1, max_length=300)
@@ -40,8 +40,8 @@ class PastStep:
     """One recorded decision and what followed until the next one.
 
     `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that reached its tool.
-    `missed`: tools that were asked for and only not shown. `picks`: what search or a model answered, in order; None
-    where nobody did. `needed` and `not_needed` are a reviewer's words.
+    `missed`: tools that were asked for and merely not shown. `picks`: the answer of search or a model, in order; None
+    if neither answered. `needed` and `not_needed` are a reviewer's labels.
     """
 
     run_id: str
@@ -67,8 +67,8 @@ class PastStep:
 
     @property
     def request(self) -> Request:
-        """What a search for this step looks for, as at routing time."""
-        from bundle_router.core.search.corpus import request_of  # brings search along, which labels do not need
+        """The search request of this step, as at routing time."""
+        from bundle_router.core.search.corpus import request_of  # imports search, which labels do not need
 
         return request_of(self.step, self.recent)
 
@@ -84,10 +84,10 @@ class _Open:
 
 
 def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepLabel] = ()) -> list[PastStep]:
-    """Return the steps of one run, from its records in the order of their `seq`. Later corrections overrule earlier
+    """Return the steps of one run, from its records in the order of their `seq`. Later corrections override earlier
     ones.
 
-    Raises KeyError, TypeError or ValueError on a record that is not what its type says.
+    Raises KeyError, TypeError or ValueError for a malformed record.
     """
     opened: dict[str, _Open] = {}
     recent: deque[RecentStep] = deque(maxlen=RECENT)

@@ -1,4 +1,4 @@
-"""All of it together: what the logs teach, what it would change, and what that does to a held-back part of them."""
+"""The report of `learn`: what the logs teach, what that would change, and its effect on a held-back part of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ VERSION_DIGITS: Final = 12
 
 @dataclass(frozen=True)
 class Learning:
-    """What `learn` came to. `memory`, of bundles, `tools` and `calibration` are None where they were not asked for, or
-    search is missing."""
+    """The result of `learn`. `memory` (of bundles), `tools` and `calibration` are None if they were not requested, or
+    without search."""
 
     runs: int
     steps: int
@@ -33,11 +33,11 @@ class Learning:
     proposals: Proposals
     now: LearnedValues
     then: LearnedValues
-    """What is in force, and what would be once this is accepted."""
+    """The values that would be in force once this is accepted."""
 
     @property
     def version(self) -> str:
-        """Of what would be in force: say it to accept exactly this."""
+        """Version of the values that would be in force: state it to accept exactly these."""
         return digest_of([list(pair) for pair in self.then.revisions]).removeprefix("sha256:")[:VERSION_DIGITS]
 
     @property
@@ -45,7 +45,7 @@ class Learning:
         return self.then.revisions != self.now.revisions
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the weights of the memory, which its file holds."""
+        """Return everything but the memory's weights, which are in its file."""
         return {
             "schema": "bundle-router.learning/1",
             "version": self.version,
@@ -82,7 +82,7 @@ def learn(
     calibrating: bool = False,
     after: int = AFTER,
 ) -> Learning:
-    """Learn from past steps under the config `current`. `now` is what is in force. Takes about 40 ms a label."""
+    """Learn from past steps under the config `current`. `now` are the values in force. Takes about 40 ms a label."""
     labelled = label_steps(past, catalogs, current)
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
@@ -105,7 +105,7 @@ def learn(
 
 
 def _with_memory(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) -> LearnedValues:
-    """Too few labels to tell leave what is in force; labels that tell against a memory switch it off."""
+    """Return the values with the fitted memory; too few labels keep the present one, contrary ones remove it."""
     if fitted is None or not fitted.enough:
         return now
     if fitted.memory is None:

@@ -1,4 +1,4 @@
-"""Proposals as TOML that a person can paste into the config, each with its evidence as a comment.
+"""Proposals as TOML to paste into the config, each with its evidence as a comment.
 
 The text is one valid document, for reading and copying: nothing reads it back.
 """

@@ -1,4 +1,4 @@
-"""What is legal in a config but dead or risky, told beside its errors: `bundle-router check`."""
+"""Reports what is legal in a config but dead or risky, beside its errors: `bundle-router check`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def check(
     check_binary: CheckBinary = no_check,
     has_content: HasContent | None = None,
 ) -> list[Problem]:
-    """Return every error, or, where there is none, what is dead (`warning`) or dangerous (`risk`) in the project's own
-    files.
+    """Return every error or, without errors, what is dead (`warning`) or dangerous (`risk`) in the project's own files.
 
-    The shipped files are linted when no project files lie over them. `has_content` says whether a skill's file is there
-    (None: nobody looked, and none is missed).
+    The shipped files are linted if there are no project files. `has_content` tells whether a skill's file exists (None:
+    not checked, and none is reported as missing).
     """
     resolved = resolve(files, cards, check_binary)
     if not resolved.report.has_errors:
@@ -37,8 +36,8 @@ def check(
 
 
 def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
-    """Yield a warning for each name of local tools that were given and that no server of the config stands for, so that
-    no bundle can hold them, or of whose tools no bundle holds any."""
+    """Yield a warning for each server name of the given local tools that the config does not have, so that no bundle
+    can hold them, or of whose tools no bundle holds any."""
     held = {tool.partition(".")[0] for bundle in catalog.bundles.values() for tool in (*bundle.tools, *bundle.patterns)}
     servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
     for name in local:

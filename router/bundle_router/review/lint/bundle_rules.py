@@ -1,4 +1,4 @@
-"""Lint: bundles that are dead, hide what their tools speak of, or say what can't be so."""
+"""Lint: bundles that are dead, hide tools that their texts mention, or contradict others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.review.lint.findings import LintFinding, Subject
 
 LIKENESS: Final = 0.8
-"""Share of words two descriptions must have in common (Jaccard) to count as alike."""
+"""Minimum share of common words (Jaccard) of two descriptions that count as alike."""
 MAX_COMPARISONS: Final = 200_000
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
 
 def alike_pairs(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle, str]]:
-    """`(earlier, later, why)` for each pair that is alike, once."""
+    """Yield `(earlier, later, why)` for each pair of similar bundles, once."""
     same_tools: dict[tuple[tuple[str, ...], tuple[str, ...]], Bundle] = {}
     reported: set[tuple[str, str]] = set()
     for bundle in bundles:
@@ -35,7 +35,8 @@ def alike_pairs(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle, str
 
 
 def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]]:
-    """Prefix filter: sets that are this alike share one of the rarest words of each, so only those are looked up."""
+    """Yield similar pairs. Prefix filter: such sets share one of the rarest words of each, so only those are
+    compared."""
     words = [frozenset(_WORD.findall(f"{bundle.description} {bundle.avoid}".lower())) for bundle in bundles]
     frequency = Counter(word for own in words for word in own)
     holders: defaultdict[str, list[int]] = defaultdict(list)
@@ -138,7 +139,7 @@ def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
 
 
 def _mentions(text: str, tool: str, canonical: str) -> bool:
-    """Return whether the text names the tool. A one-word name (`search`) counts in code marks only."""
+    """Return whether the text names the tool. A one-word name (`search`) counts only in code marks."""
     if canonical in text or f"`{tool}`" in text:
         return True
     return "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
@@ -153,10 +154,10 @@ def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
 
 
 def effects_differ(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a bundle that declares an effect which, by what other bundles declare, none of its tools can have.
+    """Yield a bundle that declares an effect which, by other bundles' declarations, none of its tools can have.
 
-    A bundle's effects are those of all its tools together, so a tool can have only what every bundle that lists it
-    declares. One of the two is wrong; where it is the other one, policies by effect let the tool through.
+    A bundle's effects are those of all its tools together, so a tool can only have effects that every bundle with it
+    declares. One of the two is wrong; if it is the other one, policies by effect let the tool through.
     """
     own = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
     listed: dict[str, list[Bundle]] = {}
@@ -165,7 +166,7 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
             listed.setdefault(tool, []).append(bundle)
     for entry, bundle in subject.bundles():
         if bundle.patterns:
-            continue  # tools that are not known yet may have any effect
+            continue  # unknown tools may have any effect
         for effect in entry.value.effects if own[bundle.id] else ():
             lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in own[bundle.id]]
             if None not in lacking and (other := lacking[0]) is not None:
@@ -175,7 +176,7 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
 
 
 def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool: str, other_id: str) -> LintFinding:
-    """Said of the project's entry where the other one is the shipped one."""
+    """Return the finding for the project's entry, if the other one is a shipped one."""
     hint, other = "one of the two is wrong, and policies rest on it", subject.resolved.written.bundles[other_id]
     if entry.file.layer == "shipped" and other.file.layer == "project":
         message = f"does not say that {tool!r} can {effect!r}, as bundle {entry.name!r} does"

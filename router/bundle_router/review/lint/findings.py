@@ -1,4 +1,4 @@
-"""What a lint rule looks at, and what it says."""
+"""The input and output of lint rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bundle_router.core.config.resolve import ResolvedConfig
 from bundle_router.review.lint.reach import Reach
 
 HasContent = Callable[[str], bool]
-"""Whether a file of reviewed content (`repo/SKILL.md`) is there. Core reads no disk: the shell says."""
+"""Whether a file of reviewed content (`repo/SKILL.md`) exists. The core reads no disk: the caller provides it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the rules look at. `has_content`: None where nobody looked."""
+    """The input of the rules. `has_content`: None if content was not checked."""
 
     resolved: ResolvedConfig
     reach: Reach
@@ -43,12 +43,12 @@ class Subject:
             yield entry, self.catalog.bundles[id_]
 
     def is_never_permitted(self, bundle: Bundle) -> bool:
-        """Return whether `never-permitted` says it of the project's own bundle: what names it need not say it again."""
+        """Return whether `never-permitted` reports the project's own bundle, so that other rules need not."""
         is_own = self.resolved.written.bundles[bundle.id].file.layer == "project"
         return is_own and not self.reach.permitted_anywhere(bundle)
 
     def is_off(self, bundle: Bundle) -> str:
-        """Return why nothing of the bundle can ever be shown: it, or every server of it, is disabled."""
+        """Return why nothing of the bundle can ever be shown: it, or all of its servers, are disabled."""
         if not bundle.enabled:
             return f"bundle {bundle.id!r} is disabled"
         servers = [self.catalog.servers[name] for name in bundle.servers]

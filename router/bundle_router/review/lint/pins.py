@@ -1,4 +1,4 @@
-"""What pins say about a config without asking any server: what can't work, and what was approved and should not be."""
+"""Lint of pins against the config, without contacting a server: tools that can't work, and doubtful approvals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bundle_router.errors import Problem
 
 
 def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, ...]:
-    """Return servers in use, by some bundle, that nobody has reviewed: none of their tools can be used."""
+    """Return the servers that bundles use and nobody has reviewed: none of their tools can be used."""
     used = {name for bundle in catalog.bundles.values() for name in bundle.servers}
     return tuple(
         server.name
@@ -26,8 +26,8 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
 
 
 def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, written: WrittenConfig) -> Iterator[Problem]:
-    """Yield warnings and risks, by server. `folder` is where the pin files are, as messages name it; `written` is what
-    the files say."""
+    """Yield warnings and risks, by server. `folder` is the folder of pin files as messages name it; `written` is the
+    parsed config."""
     cards = catalog.cards.values()
     everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in cards)
     for name, known in pins.items():
@@ -46,7 +46,7 @@ def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, writte
 
 
 def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Problem]:
-    """Yield where bundles name, or mean with a glob, what is none of a server's pinned tools."""
+    """Yield the places where bundles name, or mean by a glob, no pinned tool of a server."""
     report, names = Report(()), [f"{known.server}.{tool}" for tool in known.names]
     for entry in written.bundles.values():
         for index, tool in enumerate(entry.value.tools):

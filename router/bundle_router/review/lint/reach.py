@@ -1,9 +1,9 @@
-"""Which addresses the config tells apart, and what may be seen at them: the ground that lint stands on.
+"""The addresses that the config tells apart, and the bundles that are permitted at them, for lint.
 
-Theory: rows name workflows, roles and steps by words and globs, so an address matters only through which rows cover
-it. One sample word for every word or glob that some row writes, and one that no row writes, gives a sample address
-for every combination the rows can tell apart, except where two globs overlap in a way no sample hits (`a*` and `*b`):
-there lint may be silent or, for a row written only for the overlap, mistaken. It never changes a decision.
+Rows name workflows, roles and steps by words and globs, so an address matters only through the rows that cover it. One
+sample word for every word or glob in some row, and one that is in no row, give a sample address for every combination
+that rows can tell apart. Exception: two globs that overlap in a way no sample hits (`a*` and `*b`). There lint may be
+silent or, for a row written only for the overlap, mistaken. It never changes a decision.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bundle_router.core.decide.policy import BundleVerdict, static_verdict
 from bundle_router.core.models.patterns import first_match, is_glob, matches
 
 MAX_ADDRESSES: Final = 20_000
-"""Sample addresses. With more, the rules that need them are silent."""
+"""Maximum sample addresses. With more, the rules that need them are silent."""
 MAX_LOOKS: Final = 200_000
-"""Verdicts, and addresses of routes, that are looked at in all. After that everything counts as permitted."""
+"""Maximum verdicts, and addresses of routes, that are computed. After that everything counts as permitted."""
 MAX_PAIRS: Final = 2_000_000
 MAX_COVERED: Final = 500_000
-"""Pairs of a policy and a sample address, or of two policies: about half a second of CPU."""
+"""Maximum pairs of a policy and a sample address, or of two policies: about half a second of CPU."""
 _STRANGER: Final = "\x00stranger"
-"""A name that no row writes; only `*` covers it."""
+"""A name in no row, which only `*` covers."""
 
 _FIELDS: Final = ("workflow", "role", "step")
 _Group = tuple[str, ...]
-"""The names of the policies that cover an address. Addresses of one group can't be told apart by policy."""
+"""The names of the policies that cover an address. Policy treats all addresses of one group alike."""
 
 
 def _sample_words(rows: Iterable[AddressedRow], field: str) -> set[str]:
@@ -39,7 +39,7 @@ def _sample_words(rows: Iterable[AddressedRow], field: str) -> set[str]:
 
 
 class Reach:
-    """What policies permit where. `complete` is false when there are too many combinations to look at them all."""
+    """What policies permit at which addresses. `complete` is false if there are too many combinations to check."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -71,14 +71,14 @@ class Reach:
         return any(self._permits(address, bundle) for address in self._addresses_of(row))
 
     def tools_on(self, row: AddressedRow, bundle: Bundle) -> Set[str]:
-        """Return the tools of the bundle that some step may see which the row matches; in a very large config, some."""
+        """Return the bundle's tools that some step of the row may see; in a very large config, only some."""
         if (key := (bundle.id, row.workflow, row.role, row.step)) not in self._tools:
             verdicts = (self._verdict(address, bundle) for address in self._addresses_of(row))
             self._tools[key] = {tool for verdict in verdicts if verdict is not None for tool in verdict.tools}
         return self._tools[key]
 
     def granted_on(self, policy: Policy) -> bool:
-        """Return whether some policy grants anything at a step that this one covers too."""
+        """Return whether some policy grants anything at a step that this one also covers."""
         many = len(self._granting) * len(self._rows) > MAX_COVERED
         return many or any(_overlap(policy, row) for row in self._granting)
 
@@ -92,7 +92,7 @@ class Reach:
         return verdict is None or verdict.permitted
 
     def _verdict(self, address: Address, bundle: Bundle) -> BundleVerdict | None:
-        """Return None when enough has been looked at."""
+        """Return the verdict; None once the maximum was computed."""
         group = self._group(address)
         if (key := (bundle.id, group)) not in self._verdicts:
             self._looks -= 1
@@ -112,7 +112,7 @@ class Reach:
 
 
 def _matching_samples(names: tuple[str, ...], samples: list[str]) -> list[str]:
-    """Return the sample words that a route's field covers. Words without globs need no looking for."""
+    """Return the sample words that a route's field covers. Words without globs are looked up."""
     if not names:
         return samples
     own = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
@@ -121,7 +121,7 @@ def _matching_samples(names: tuple[str, ...], samples: list[str]) -> list[str]:
 
 
 def _overlap(one: AddressedRow, other: AddressedRow) -> bool:
-    """Return whether some address is covered by both rows (by sample)."""
+    """Return whether both rows cover some address (by samples)."""
     return all(_fields_overlap(getattr(one, field), getattr(other, field)) for field in _FIELDS)
 
 
@@ -135,12 +135,12 @@ def _fields_overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def _covers_pattern(wide: str, narrow: str) -> bool:
-    """Return whether every name that `narrow` covers is covered by `wide`. May say no where the answer is yes."""
+    """Return whether `wide` covers every name that `narrow` covers. May be False although it does."""
     if wide in (narrow, "*"):
         return True
     if not is_glob(narrow):
         return matches(wide, narrow)
-    # A `*` of the narrow glob must be swallowed by a `*` of the wide one; a `?` there would take it for one character.
+    # A `*` of the narrow glob must be covered by a `*` of the wide one; a `?` covers only one character.
     return "?" not in wide and matches(wide, narrow)
 
 
@@ -155,10 +155,10 @@ def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
 
 
 def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
-    """For each route that can never be first: its index, and that of the earlier one that matches all it matches.
+    """Return for each route that can never be first: its index, and that of an earlier one that covers it.
 
-    Rows that can cover another share its first words or leave them open, so eight look-ups find them; rows with
-    globs are compared one by one, up to `MAX_PAIRS` comparisons in all.
+    Rows that can cover another share its first words or leave them open, so eight look-ups find them; rows with globs
+    are compared one by one, up to `MAX_PAIRS` comparisons in all.
     """
     exact: dict[tuple[str | None, ...], list[int]] = {}
     globbed: list[int] = []

@@ -15,7 +15,7 @@ from bundle_router.review.lint.findings import LintFinding, Subject
 from bundle_router.review.lint.reach import shadowing_routes
 
 MAX_WAYS: Final = 100_000
-"""Pairs of a denied bundle's tool and another bundle that holds it, that are looked at in all."""
+"""Maximum pairs of a denied bundle's tool and another bundle with it that are checked."""
 
 
 def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
@@ -60,12 +60,12 @@ def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
 
 
 def unrouted_name(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a workflow, role or step in a policy that no route covers, and that is nearly what a route says."""
+    """Yield a workflow, role or step in a policy that no route covers, and that is similar to one in a route."""
     suggester = subject.resolved.report.suggester
     for field in ("workflow", "role", "step"):
         routes = [getattr(route, field) for route in subject.catalog.routes]
         if not all(routes):
-            continue  # a route that leaves it open covers every name
+            continue  # a route without the field covers every name
         routed = {name for names in routes for name in names}
         globs = [name for name in routed if is_glob(name)]
         for entry in subject.resolved.written.policies:
@@ -103,7 +103,7 @@ def allow_everything(subject: Subject) -> Iterator[LintFinding]:
 
 
 def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a policy without a role (and workflow, and step) that lets any step reach a bundle that executes."""
+    """Yield a policy without role (and workflow, and step) that permits any step a bundle that executes."""
     execs = [bundle for bundle in subject.catalog.bundles.values() if "exec" in bundle.effects and bundle.enabled]
     everywhere = [bundle for bundle in execs if subject.reach.permitted_to_strangers(bundle)]
     for entry, policy in zip(subject.resolved.written.policies, subject.catalog.policies, strict=True):
@@ -117,8 +117,8 @@ def exec_everywhere(subject: Subject) -> Iterator[LintFinding]:
 
 
 def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
-    """Yield a denied bundle whose tools stay callable through another that lists them: the first such tool of each. (A
-    bundle that is composed of the denied one loses its tools: that is what a denial of a bundle means.)"""
+    """Yield a denied bundle whose tools stay callable through another bundle: the first such tool of each. (A bundle
+    that is composed of the denied one loses its tools, because that is the meaning of denying a bundle.)"""
     reported: set[tuple[int, str]] = set()
     for policy, index, bundle, tool, other in islice(_ways_round(subject.catalog), MAX_WAYS):
         if (policy, bundle.id) in reported:
@@ -131,7 +131,7 @@ def denied_elsewhere(subject: Subject) -> Iterator[LintFinding]:
 
 
 def _ways_round(catalog: Catalog) -> Iterator[tuple[int, int, Bundle, str, Bundle]]:
-    """(policy, index of its denial, denied bundle, a tool of it, another bundle with that tool)."""
+    """Yield (policy, index of its denial, denied bundle, one of its tools, another bundle with that tool)."""
     holders: dict[str, list[Bundle]] = {}
     for bundle in catalog.bundles.values():
         for tool in bundle.tools:
@@ -214,7 +214,7 @@ def command_line(subject: Subject) -> Iterator[LintFinding]:
 
 
 def dead_reuse(subject: Subject) -> Iterator[LintFinding]:
-    """Yield rows of `reuse` under which, by what bundles declare, no result is ever used again."""
+    """Yield rows of `reuse` under which, by the bundles' declarations, no result can ever be reused."""
     for name, entry in subject.resolved.written.servers.items():
         holders = [bundle for bundle in subject.catalog.bundles.values() if name in bundle.servers]
         tools = {tool for bundle in holders for tool in bundle.tools if tool.startswith(f"{name}.")}

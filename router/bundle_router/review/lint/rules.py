@@ -1,12 +1,12 @@
-"""What is legal, but dead or risky. One function a rule; each rule has a stable word that stands in the output.
+"""The lint rules: what is legal, but dead or risky. Each is one function, with a stable word in the output.
 
 Rules for the rules:
 1. They run on config without errors, and never make config invalid.
-2. They speak about the project's own entries only, or about the shipped ones when there is nothing else; except that
-   rules `ACROSS` files also speak of a shipped entry that a file of the project has made dead or risky: of what they
-   find in the shipped files, less what they find when those stand alone.
-3. `warning`: it does not do what it looks like it does. `risk`: it does, and someone should have looked.
-4. Each takes time about linear in the config; those that compare pairs look only at pairs that could be alike.
+2. They report only the project's own entries, or the shipped ones if there are no others. Rules `ACROSS` files also
+   report a shipped entry that a file of the project has made dead or risky: their findings in the shipped files, less
+   those when these stand alone.
+3. `warning`: it does not do what it appears to do. `risk`: it does, and someone should have checked.
+4. Each takes about linear time; those that compare pairs compare only pairs that could be alike.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "risky-default": ("risk", rows.risky_default),
     "disabled-default": ("warning", rows.disabled_default),
 }
-"""Every rule: its word, its level, what finds it. `stray-file` is given while reading (see `overlay`)."""
+"""Every rule: its word, its level, its function. `stray-file` is reported while reading (see `overlay`)."""
 
 ACROSS: Final = frozenset(
     {"denied-route", "disabled-in-route", "denied-elsewhere", "effects-differ", "exec-everywhere", "disabled-part"}
@@ -64,7 +64,7 @@ ACROSS: Final = frozenset(
 def lint(
     resolved: ResolvedConfig, shipped: Callable[[], ResolvedConfig], has_content: HasContent | None = None
 ) -> None:
-    """Add what all rules find to the report. `shipped` resolves the shipped files alone, and is asked where needed."""
+    """Add all rules' findings to the report. `shipped` resolves the shipped files alone, when needed."""
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
     for word, finding in _findings(resolved, has_content):

@@ -1,15 +1,15 @@
-"""The privilege diff: what an edit of the config newly allows, whether or not a past step met it.
+"""The privilege diff: what a config edit newly allows, whether or not a past step met it.
 
 Rules:
-1. Every workflow × role × step that either config tells apart is looked at, names it never spells included.
-2. What may be had is a set of grants: this tool, in this bundle, brought in such a way. Widening is what the new
-   catalog grants and the old one does not; narrowing is the reverse. So exchanging the two exchanges widening and
-   narrowing, and a catalog differs from itself in nothing.
-3. Sound for any step: where the tools that policy permits grow, whatever its own policy, its ancestors and the facts
-   are, a widening row has its bundle or its server, at its address or an ancestor's. One exception: a bundle that was
-   renamed and kept its old id counts as the same, so a glob of a step's `allow` may cover its new name alone.
-4. A bundle that comes in by another way is wider where nothing of the step itself brought it before. Which of them
-   search picks is behaviour, and shown by replay.
+1. Every workflow × role × step that either config tells apart is checked, including names that it never spells.
+2. Privileges are a set of grants: this tool, in this bundle, brought in this way. Widening is what the new catalog
+   grants and the old one does not; narrowing is the reverse. So exchanging the two exchanges widening and narrowing,
+   and a catalog does not differ from itself.
+3. Sound for any step: if the permitted tools grow, whatever its own policy, its ancestors and the facts are, a widening
+   row names its bundle or its server, at its address or an ancestor's. One exception: a bundle that was renamed and
+   kept its old id counts as the same, so a glob of a step's `allow` may cover only its new name.
+4. Another way in which a bundle comes in is wider if nothing of the step itself brought it before. Which bundles search
+   picks is behaviour, and shown by replay.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _Masks = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class NameGroup:
-    """Names of one field that no row of either catalog tells apart. `masks`: the rows that cover them, as bits: the old
-    routes and policies, the new routes and policies."""
+    """Names of one field that the rows of both catalogs treat alike. `masks`: the rows that cover them, as bits: the
+    old routes and policies, the new routes and policies."""
 
     labels: tuple[str, ...]
     example: str
@@ -57,7 +57,7 @@ class NameGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One catalog at one kind of address."""
+    """One catalog at one class of addresses."""
 
     granted: GrantedTools
     route: int
@@ -72,7 +72,7 @@ class _Side:
 
 
 def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
-    """Return what the new catalog allows that the old one does not, the reverse, and what else differs."""
+    """Return what the new catalog allows that the old one does not, the reverse, and other differences."""
     examples, knows_tools = tool_examples((old, new))
     fields = [_name_groups(old, new, name) for name in _FIELDS]
     groups = [found for found, _, _ in fields]
@@ -99,7 +99,7 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
 
 
 def _order(row: PrivilegeRow) -> tuple[object, ...]:
-    """Return what executes or writes first, then by name."""
+    """Return the sort key: rows that execute or write first, then by name."""
     harm = ("exec" not in row.effects, "write" not in row.effects)
     return (_KINDS.index(row.kind), not row.addresses, harm, row.subject, row.aspect, row.tools, str(row.addresses))
 
@@ -127,7 +127,7 @@ def _name_groups(old: Catalog, new: Catalog, field: str) -> tuple[list[NameGroup
 
 
 def _kinds_of_address(groups: Sequence[Sequence[NameGroup]]) -> dict[_Masks, list[_Triple]]:
-    """Return the addresses by what covers them: the first route of each catalog (as a bit), and all policies."""
+    """Return the addresses by what covers them: each catalog's first route (as a bit), and all policies."""
     workflows, roles, steps = groups
     pairs: dict[_Masks, list[tuple[int, int]]] = {}
     for (w, workflow), (r, role) in product(enumerate(workflows), enumerate(roles)):
@@ -151,7 +151,7 @@ def _example(groups: Sequence[Sequence[NameGroup]], triple: _Triple) -> Address:
 
 
 def _merge_addresses(triples: set[_Triple], groups: Sequence[Sequence[NameGroup]]) -> tuple[Addresses, ...]:
-    """Return the addresses as few products: steps of one workflow and role together, then roles, then workflows."""
+    """Return the addresses as few products: merges steps of one workflow and role, then roles, then workflows."""
     steps: dict[tuple[int, int], set[int]] = {}
     for w, r, s in triples:
         steps.setdefault((w, r), set()).add(s)
@@ -178,7 +178,7 @@ def _labels(indexes: set[int] | frozenset[int], groups: Sequence[NameGroup]) -> 
 
 
 class _Comparison:
-    """Compares two catalogs at one kind of address after another."""
+    """Compares two catalogs at one class of addresses after another."""
 
     def __init__(self, old: Catalog, new: Catalog, examples: Mapping[str, str]) -> None:
         self._old, self._new = GrantedTools(old), GrantedTools(new)
@@ -191,7 +191,7 @@ class _Comparison:
         self._met: dict[tuple[int, int], tuple[frozenset[int], frozenset[int]]] = {}
 
     def rows(self, masks: _Masks, address: Address) -> Iterator[PrivilegeRow]:
-        """Yield what differs at an address, with no address in it."""
+        """Yield the differences at an address, as rows without addresses."""
         old = self._side(self._old, masks[0], masks[1], address)
         new = self._side(self._new, masks[2], masks[3], address)
         held, differing = self._held_bundles(old, new)
@@ -202,7 +202,7 @@ class _Comparison:
             yield from self._other_rows(old, new, was, is_now)
 
     def _held_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the bundles of which either side permits anything, and those of which they permit other tools."""
+        """Return the bundles of which either side permits any tool, and those of which they permit different tools."""
         key = (old.policies, new.policies)
         found = self._met.get(key)
         if found is None:
@@ -212,7 +212,7 @@ class _Comparison:
         return found
 
     def _is_stable(self, number: int) -> bool:
-        """Return whether a bundle is the same on both sides, and is brought in the same way by the same route."""
+        """Return whether a bundle is the same on both sides, and comes in the same way by the same route."""
         was, is_now = self._pairs[number]
         old, new = self._old, self._new
         settings, others = old.catalog.settings, new.catalog.settings
@@ -234,7 +234,7 @@ class _Comparison:
     def _one_way(
         self, kind: Kind, less: _Side, more: _Side, was: Bundle | None, is_now: Bundle | None
     ) -> Iterator[PrivilegeRow]:
-        """Yield what the side with `more` grants of the bundle and the one with `less` does not."""
+        """Yield what the side with `more` grants of the bundle, and the side with `less` does not."""
         had, has = less.tools(was), more.tools(is_now)
         if not has or is_now is None:
             return
@@ -293,7 +293,7 @@ class _Comparison:
     def _blame_edits(
         self, aspect: Aspect, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None
     ) -> Iterator[ConfigEdit]:
-        """Yield the edits that bear on a bundle at an address."""
+        """Yield the edits that concern a bundle at an address."""
         ids = dict.fromkeys(bundle.id for bundle in (was, is_now) if bundle is not None)
         for id_ in ids:
             yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
@@ -325,7 +325,7 @@ def _covering_rows(side: _Side) -> Iterator[str]:
 
 
 def _side_words(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: frozenset[str]) -> str:
-    """Return what a side says of the bundle, in the terms of the row's aspect."""
+    """Return a side's value of the row's aspect, in words."""
     if bundle is None:
         return ""
     if aspect == "requires":
@@ -337,7 +337,7 @@ def _side_words(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: froze
 
 
 def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:
-    """Yield each bundle as it was and as it is: by its id, else by an old id that it kept."""
+    """Yield each bundle in its old and new form, matched by id, else by an old id that it kept."""
     left = {id_: bundle for id_, bundle in old.bundles.items() if id_ not in new.bundles}
     for id_, bundle in new.bundles.items():
         if id_ in old.bundles:

@@ -1,8 +1,8 @@
-"""What differs for all addresses alike: servers, limits, local tools, how bundles are shown, pinned definitions.
+"""The differences for all addresses: servers, limits, local tools, how bundles are shown, pinned definitions.
 
 Rules:
-1. Each key says which way is wider (`_SETTINGS`, `_SERVER`, `_BINARY`, `_BUNDLE`). A key that is not listed counts as
-   replaced: what it said is lost and what it says is gained, so a new key is never passed over.
+1. Each key says which direction is wider (`_SETTINGS`, `_SERVER`, `_BINARY`, `_BUNDLE`). A key that is not listed
+   counts as replaced, with a loss and a gain, so a new key is never overlooked.
 2. Sets of patterns are compared by what they cover: a name that an old glob covered is nothing new.
 """
 
@@ -21,13 +21,13 @@ from bundle_router.review.config_edits import ConfigEdit, setting_leaves
 from bundle_router.review.privileges.privilege_rows import Kind, PrivilegeRow
 
 Wider = Literal["more", "less", "gain", "loss", "replace", "neutral"] | tuple[str, ...]
-"""Which way a value is wider: a larger number (None: unbounded), a smaller one, a set with more in it, one with less,
-any other value, no way; or words from the narrowest to the widest."""
+"""Which values are wider: a larger number (None: unbounded), a smaller one, a larger set, a smaller one, any other
+value, none; or words from the narrowest to the widest."""
 
 _MAX_SAID: Final = 300
 _OFFERS: Final = ("none", "meta", "deferred", "direct")
 _SETTINGS: Final[Mapping[str, Wider]] = {
-    "fallback.order": "neutral",  # what they bring in is said address by address
+    "fallback.order": "neutral",  # the bundles that they bring in are compared address by address
     "fallback.default": "neutral",
     "activation.sticky": "neutral",
     "activation.max_tools": "more",
@@ -65,7 +65,7 @@ _SERVER: Final[Mapping[str, Wider]] = {
     "idempotent": "gain",
     "pass_through": "gain",
     "timeout_s": "more",
-    "shared": "more",  # one run's calls reach a process that another's reach, too
+    "shared": "more",  # calls of several runs reach the same process
     "ttl_s": "neutral",
     "legacy": "neutral",
     "era": "neutral",
@@ -83,7 +83,7 @@ _BINARY: Final[Mapping[str, Wider]] = {
     "protect_git": ("true", "false"),
 }
 _BUNDLE: Final[Mapping[str, Wider]] = {
-    "effects": "loss",  # policies, search and reuse rest on what a bundle says it can do
+    "effects": "loss",  # policies, search and reuse rely on a bundle's declared effects
     "description": "neutral",
     "avoid": "neutral",
     "examples": "neutral",
@@ -91,11 +91,11 @@ _BUNDLE: Final[Mapping[str, Wider]] = {
     "skill": "neutral",
     "max_tokens": "neutral",
 }
-"""What is not listed here is said address by address, or follows from what is."""
+"""Keys that are not listed are compared address by address, or follow from these."""
 
 
 def differences_everywhere(old: Catalog, new: Catalog, edits: Iterable[ConfigEdit]) -> Iterator[PrivilegeRow]:
-    """Yield a row for each thing that differs whatever the address."""
+    """Yield a row for each difference that does not depend on the address."""
     by_place = {edit.place: edit for edit in edits}
     yield from _servers(old, new, by_place)
     yield from _settings(old, new, by_place)
@@ -189,7 +189,7 @@ def _skill(catalog: Catalog, bundle: Bundle) -> str:
 
 
 def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
-    """Yield what was approved, taken back or replaced of tools' definitions, a row for each server."""
+    """Yield a row per server for tools' definitions that were approved, taken back or replaced."""
     by_server: dict[str, dict[str, list[str]]] = {}
     for name in sorted({*old.cards, *new.cards}):
         was, is_now = old.cards.get(name), new.cards.get(name)
@@ -225,7 +225,7 @@ def _one_sided(path: str, before: str, after: str, edits: _Edits) -> Iterator[Pr
 def _compare(
     path: str, before: Any, after: Any, wider: Wider, edits: _Edits, bundle: Bundle | None = None
 ) -> Iterator[PrivilegeRow]:
-    """Yield the rows that a value's change comes to: one, or two where something is lost and something gained."""
+    """Yield the rows of a value's change: one, or two if something is lost and something gained."""
     if before == after:
         return
     effects = bundle.effects if bundle is not None else ()
@@ -253,7 +253,7 @@ def _ways(before: Any, after: Any, wider: Wider) -> Iterator[_Way]:
 
 
 def _sets(before: tuple[str, ...], after: tuple[str, ...], gaining: Kind) -> Iterator[_Way]:
-    """Yield what is gained and what is lost; `gaining` says what a gain comes to."""
+    """Yield the gained and the lost items; `gaining` is the kind of a gain."""
     losing: Kind = "narrowing" if gaining == "widening" else "widening"
     gained = tuple(item for item in after if first_cover(before, item) is None)
     lost = tuple(item for item in before if first_cover(after, item) is None)

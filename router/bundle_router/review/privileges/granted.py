@@ -1,8 +1,8 @@
-"""What one catalog lets a step have at most: the tools of each bundle that policy permits, and what brings the bundle.
+"""What one catalog grants a step at most: the tools of each bundle that policy permits, and how the bundle comes in.
 
 Judged by the function that decides and calls (`core.decide.policy`), for steps without a policy of their own, with
-every variable and program present and every server up: what a step, an ancestor or a fact takes away, it takes from
-both.
+every variable and program present and every server available. What a step, an ancestor or a fact removes, it removes
+from both catalogs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Permitted = Mapping[str, frozenset[str]]
 
 
 class GrantedTools:
-    """Answers for one catalog."""
+    """The grants of one catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -32,7 +32,7 @@ class GrantedTools:
         self._reaches: dict[tuple[int, str], Reach] = {}
 
     def permitted(self, rows: int, address: Address) -> Permitted:
-        """Return what policy permits at an address. `rows`: the policies that cover it, as bits: equal rows, equal
+        """Return what policy permits at an address. `rows`: the policies that cover it, as bits; equal rows give equal
         answers."""
         found = self._permitted.get(rows)
         if found is None:
@@ -43,7 +43,7 @@ class GrantedTools:
         return found
 
     def reach(self, route: int, bundle: str) -> Reach:
-        """Return what brings the bundle where the route of that index (-1: none) is the one that matches."""
+        """Return how the bundle comes in if the route of that index (-1: none) matches."""
         found = self._reaches.get((route, bundle))
         if found is None:
             row = self.catalog.routes[route] if route >= 0 else None
@@ -57,7 +57,7 @@ class GrantedTools:
         return "stays" if bundle.id in self.brought_somewhere else "permitted"
 
     def _brought_by_address(self, route: Route | None, bundle: Bundle) -> Reach:
-        """Return what the address itself brings."""
+        """Return how the address itself brings the bundle in."""
         names = {bundle.id, *bundle.aliases}
         if bundle.always or (route is not None and not names.isdisjoint(route.bundles)):
             return "given"
@@ -70,7 +70,7 @@ class GrantedTools:
         return "picked" if "default" in fallback.order and not names.isdisjoint(fallback.default) else "permitted"
 
     def _holds_back(self, route: Route | None) -> bool:
-        """Return whether nothing stays at such an address: it has none, by its route or for want of any answer."""
+        """Return whether no bundle stays at such an address: its route gives none, or nothing would answer."""
         if route is not None and (route.bundles or route.ask is None):
             return not route.bundles
         fallback = self.catalog.settings.fallback
@@ -78,7 +78,7 @@ class GrantedTools:
 
     @cached_property
     def brought_somewhere(self) -> frozenset[str]:
-        """The bundles that some step brings, so that they may stay at another."""
+        """The bundles that some step brings in, so that they may stay at another."""
         mapped = {self.catalog.id_today(id_) for route in self.catalog.routes for id_ in route.bundles}
         asking = (None, *(route for route in self.catalog.routes if route.ask is not None))
         return frozenset(
@@ -88,15 +88,15 @@ class GrantedTools:
         )
 
     def handles(self, bundle: Bundle, tool: str) -> frozenset[str]:
-        """Return the names under which a step's own policy can deny the tool in this bundle: the bundle's, old ones
-        too, and those of the bundles it comes from."""
+        """Return the names by which a step's own policy can deny the tool in this bundle: the bundle's, also old ones,
+        and those of the bundles it is composed of."""
         parts = [bundle, *(part for part in constituents(self.catalog, bundle) if tool in part.tools)]
         return frozenset(name for part in parts for name in (part.id, *part.aliases))
 
 
 def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
-    """Return an example of each kind of tool that the globs of bundles may come to cover, with its label, and whether
-    these are all kinds: policies, servers and bundles tell tools apart that nobody has listed yet."""
+    """Return an example of each class of tools that bundles' globs may come to cover, with its label, and whether these
+    are all classes. Policies, servers and bundles distinguish tools that nobody has listed yet."""
     every = tuple(catalogs)
     patterns: dict[str, set[str]] = {}
     for catalog in every:
@@ -113,7 +113,7 @@ def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
 
 
 def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
-    """Yield all that is said anywhere of tools of the server."""
+    """Yield all patterns anywhere about tools of the server."""
     for catalog in catalogs:
         for bundle in catalog.bundles.values():
             yield from (tool for tool in bundle.tools if tool.partition(".")[0] == server)
@@ -127,7 +127,7 @@ def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
 
 
 def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
-    """Return the catalog in which servers list the example tools, so that the globs of bundles cover them."""
+    """Return the catalog with the example tools added to servers, so that the globs of bundles cover them."""
     tools = tuple(examples)
     bundles = {
         bundle.id: replace(

@@ -1,10 +1,10 @@
-"""Which names a set of patterns tells apart, with an example of each kind.
+"""The classes of names that a set of patterns tells apart, with an example of each.
 
 Rules:
-1. Two names are of one class when the same patterns cover both. Every class that has a name is found, the names that
-   no pattern covers among them: what a config says of a name it never spells is said of a class.
-2. Found by walking all patterns over every name at once, as automata. An example is the shortest name of its class.
-3. The walk is bounded. Past the bound the answer says that it is not complete, and nobody may rest on it.
+1. Two names are in one class if the same patterns cover both. Every non-empty class is found, also that of names which
+   no pattern covers: a config's statement about unspelled names is a statement about a class.
+2. All patterns are walked as automata over every name at once. An example is the shortest name of its class.
+3. The walk is bounded. If it hits the bound, the result says that it is incomplete, and must not be relied on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bundle_router.core.models.patterns import is_glob, matches
 
 MAX_STATES: Final = 40_000
 MAX_NAME: Final = 200
-"""Characters that a workflow, role or step may have (see `Step`)."""
+"""Maximum characters of a workflow, role or step (see `Step`)."""
 OTHER: Final = "any other"
 ANY: Final = "any"
 
@@ -27,7 +27,7 @@ _Trie = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class NameClass:
-    """Names that the same patterns cover. `label` is for people, `example` one of the names."""
+    """A class of names. `label` is for people, `example` is one of the names."""
 
     label: str
     example: str
@@ -35,10 +35,10 @@ class NameClass:
 
 
 def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameClass, ...], bool]:
-    """Return the classes of names that begin with `prefix` and are longer, and whether these are all there are.
+    """Return the classes of names that begin with `prefix` and are longer, and whether these are all.
 
-    Plain names are patterns that cover themselves. The class of each plain name comes first, the one that nothing
-    covers last.
+    Plain names are patterns that cover only themselves. The class of each plain name comes first, the uncovered one
+    last.
     """
     every = sorted(set(patterns))
     exact = [pattern for pattern in every if not is_glob(pattern)]
@@ -55,7 +55,7 @@ def name_classes(patterns: Iterable[str], prefix: str = "") -> tuple[tuple[NameC
 
 
 def label_of(name: str, classes: Sequence[NameClass]) -> str:
-    """Return the label of the class that the name is of."""
+    """Return the label of the name's class."""
     patterns = {pattern for one in classes for pattern in one.patterns}
     covered = {pattern for pattern in patterns if matches(pattern, name)}
     return next((one.label for one in classes if one.patterns == covered), OTHER)
@@ -68,7 +68,7 @@ def _label(example: str, covered: frozenset[str], is_named: bool) -> str:
 
 
 def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict[frozenset[str], str], bool]:
-    """Walk breadth first over what names may come to: where in the plain names, and in each glob, one may be."""
+    """Walk breadth first over possible names. A state is the position in the plain names and in each glob."""
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
     free = _free_char({char for name in exact for char in name} | set(literals))
@@ -102,7 +102,7 @@ def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict
 
 
 def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
-    """Return the nodes of a trie, by number, and which of them end a name."""
+    """Return the nodes of a trie, by number, and those that end a name."""
     nodes: list[_Trie] = [{}]
     ends: set[int] = set()
     for name in names:
@@ -117,7 +117,7 @@ def _trie_of(names: Sequence[str]) -> tuple[list[_Trie], set[int]]:
 
 
 def _close_stars(state: int, glob: str) -> int:
-    """Return the set of positions (as bits) with those that a `*` may be passed over to."""
+    """Return the positions (as bits) with those reached by letting a `*` match nothing."""
     for position, char in enumerate(glob):
         if char == "*" and state >> position & 1:
             state |= 1 << (position + 1)
@@ -125,7 +125,7 @@ def _close_stars(state: int, glob: str) -> int:
 
 
 def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tuple[int, ...]:
-    """Return where each glob may be after one more character."""
+    """Return the possible positions in each glob after one more character."""
     moved = []
     for state, glob in zip(states, globs, strict=True):
         after = 0
@@ -140,5 +140,5 @@ def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tu
 
 
 def _free_char(used: set[str]) -> str:
-    """Return a character that no pattern spells: it stands for all of them."""
+    """Return a character that no pattern spells, to represent all of them."""
     return next(char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used)

@@ -14,14 +14,14 @@ from bundle_router.review.privileges.name_classes import ANY, NameClass, label_o
 
 Kind = Literal["widening", "narrowing", "neutral"]
 Reach = Literal["permitted", "stays", "picked", "given"]
-"""What brings a permitted bundle to an address: nothing does (`permitted`); it may stay from another step of the run or
-from the parent (`stays`); search, a model, a shortlist or the default may pick it (`picked`); it is there each time
+"""How a permitted bundle comes to an address: not at all (`permitted`); it may stay from another step of the run or
+from the parent (`stays`); search, a model, a shortlist or the default may pick it (`picked`); it is always shown
 (`given`)."""
 Aspect = Literal["may call", "comes in", "requires", "can be denied as", "under the id", "shown", "holds everywhere"]
-"""What a row is about. `holds everywhere`: no matter of an address, its `subject` is a config key."""
+"""The subject of a row. `holds everywhere`: independent of the address; its `subject` is a config key."""
 
 REACH_RANK: Final[Mapping[Reach, int]] = {"permitted": 0, "stays": 1, "picked": 2, "given": 2}
-"""How much each reach is worth. Whether a bundle is picked or given is a matter of behaviour, not of powers."""
+"""Rank of each reach. Picked and given rank alike, because the difference is behaviour, not privilege."""
 
 
 REACH_WORDS: Final[Mapping[str, str]] = {
@@ -31,12 +31,12 @@ REACH_WORDS: Final[Mapping[str, str]] = {
     "given": "is shown at every such step",
 }
 EFFECT_SIGNS: Final[Mapping[Effect, str]] = {"exec": "EXECUTES", "write": "WRITES", "network": "NETWORK"}
-"""What has to be seen at a glance."""
+"""Signs of the effects that must be seen at a glance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The workflows, roles and steps that stand in every combination, each as labels of name classes."""
+    """Workflows, roles and steps in all combinations, each as labels of name classes."""
 
     workflow: tuple[str, ...]
     role: tuple[str, ...]
@@ -48,11 +48,11 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class PrivilegeRow:
-    """One thing that one of two catalogs allows and the other does not, or (`neutral`) allows otherwise.
+    """One thing that one of two catalogs allows and the other does not, or (`neutral`) allows differently.
 
-    `subject`: the id of a bundle, or the path of a config key. `tools`: those concerned, or globs over tools that
-    nobody has listed yet. `before` and `after`: the reach of the bundle, or what the key says. `shown`: how the tools
-    are presented. `addresses`: empty where it holds everywhere. `edits`: what it rests on, as far as that is known.
+    `subject`: the id of a bundle, or the path of a config key. `tools`: the tools concerned, or globs over unlisted
+    ones. `before` and `after`: the reach of the bundle, or the value of the key. `shown`: how the tools are presented.
+    `addresses`: empty if it holds everywhere. `edits`: the edits behind it, if they are known.
     """
 
     kind: Kind
@@ -70,7 +70,7 @@ class PrivilegeRow:
 
 
 def sentence(row: PrivilegeRow) -> str:
-    """Return what a row says, for people, without its addresses and edits."""
+    """Return the row as a sentence for people, without its addresses and edits."""
     tools, gone = ", ".join(row.tools), row.kind == "narrowing"
     match row.aspect:
         case "may call":
@@ -96,9 +96,9 @@ def sentence(row: PrivilegeRow) -> str:
 class PrivilegeDiff:
     """What the new catalog allows that the old one does not, and the reverse.
 
-    `address_count`: combinations of workflow, role and step that were looked at; `class_counts`: how many kinds of each
-    the rows tell apart; `classes`: the names that patterns do. `complete` is false where the names were too many to
-    look at all: then nobody may say that nothing widened, and `widens` says that something may have.
+    `address_count`: combinations of workflow, role and step that were checked; `class_counts`: the number of classes of
+    each; `classes`: the classes that patterns make. `complete` is false if there were too many names to check all: then
+    nobody may say that nothing widened, and `widens` is true.
     """
 
     old_revision: str
@@ -114,7 +114,7 @@ class PrivilegeDiff:
         return tuple(row for row in self.rows if row.kind == kind)
 
     def at(self, workflow: str, role: str, step: str) -> tuple[PrivilegeRow, ...]:
-        """Return the rows that concern a step there, without those that hold everywhere."""
+        """Return the rows that concern a step at the address, without those that hold everywhere."""
         labels = [label_of(name, classes) for name, classes in zip((workflow, role, step), self.classes, strict=True)]
 
         def has(address: Addresses) -> bool:
@@ -125,16 +125,16 @@ class PrivilegeDiff:
 
     @property
     def widens(self) -> bool:
-        """Whether anything widened, or can't be said not to have."""
+        """Whether anything widened, or may have widened."""
         return not self.complete or any(row.kind == "widening" for row in self.rows)
 
     @property
     def widening_digest(self) -> str:
-        """The digest of the widening rows: what an acknowledgement is for."""
+        """Digest of the widening rows, which an acknowledgement names."""
         return digest_of([self.complete, [row_json(row) for row in self.of("widening")]])
 
     def to_json(self, places: Mapping[tuple[str, str], str] = {}) -> dict[str, Any]:
-        """Return this as JSON values. `places` says in which file and line an entry stands, by `ConfigEdit.place`."""
+        """Return the diff as JSON values. `places`: file and line of each entry, by `ConfigEdit.place`."""
         return {
             "old_revision": self.old_revision,
             "new_revision": self.new_revision,

@@ -1,4 +1,4 @@
-"""Identifiers for names that servers chose, and literals for their texts."""
+"""Identifiers for servers' names, and literals for their texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import BaseModel
 
 LONGEST: Final = 40
-"""Characters of an identifier. Longer ones are cut, so that no line of the text has to be broken inside a type."""
+"""Maximum characters of an identifier. Longer ones are cut, so that no line has to be broken inside a type."""
 _TAKEN: Final = frozenset(dir(BaseModel)) | frozenset(
     (
         "Any", "Awaitable", "BaseModel", "Callable", "ConfigDict", "Field", "Final", "Literal", "PINS", "R",
@@ -21,13 +21,13 @@ _TAKEN: Final = frozenset(dir(BaseModel)) | frozenset(
 
 
 class Names:
-    """Names of one scope, no two alike."""
+    """Unique names of one scope."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def claim(self, wish: str) -> str:
-        """Return an identifier as near to the wish as may be, that nobody in this scope has."""
+        """Return an unused identifier, as similar to the wish as possible."""
         name = wish if is_name(wish) else re.sub(r"\W+", "_", wish, flags=re.ASCII).strip("_")
         name = name[:LONGEST].rstrip("_") or "unnamed"
         name = f"n_{name}"[:LONGEST] if name[0].isdigit() else name
@@ -40,7 +40,7 @@ class Names:
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text can stand as a public name: ASCII, no keyword, nothing that models or annotations use."""
+    """Return whether the text can be a public name: ASCII, no keyword, no name that models or annotations use."""
     if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _TAKEN or len(text) > LONGEST:
         return False
     try:
@@ -51,12 +51,12 @@ def is_name(text: str) -> bool:
 
 
 def pascal(text: str) -> str:
-    """`get_file-contents` → `GetFileContents`."""
+    """Convert a name: `get_file-contents` → `GetFileContents`."""
     return "".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", text) if part)
 
 
 def literal(text: str) -> str:
-    """Return a string literal in the quotes that the formatter would choose: the kind that needs fewer escapes."""
+    """Return a string literal with the quotes that the formatter would choose: those that need fewer escapes."""
     double = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\x7f")
     if text.count('"') <= text.count("'"):
         return double
@@ -64,7 +64,7 @@ def literal(text: str) -> str:
 
 
 def docstring(text: str, indent: str, width: int = 110) -> list[str]:
-    """Return a docstring's lines. Its text is flowed anew, and can't end it."""
+    """Return a docstring's lines. The text is re-wrapped, and can't end the docstring."""
     lines, line = [], ""
     for word in text.replace("\\", "/").replace('"', "'").split():
         if line and len(indent) + len(line) + 1 + len(word) > width:

@@ -1,4 +1,4 @@
-"""The text of a vendored module."""
+"""Generates the source of a vendored module."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FROM_TYPING: Final = ("Any", "Final", "Literal", "TypeAlias", "TypeVar", "Union
 
 
 def module_name(server: str) -> str:
-    """Return the name of the module for a server: `aws-iam` → `aws_iam`. Two servers may come to one."""
+    """Return a server's module name: `aws-iam` → `aws_iam`. Two servers may have the same."""
     return Names().claim(server.replace("-", "_"))
 
 
 def vendored_source(server: str, cards: Iterable[Card]) -> str:
-    """Return the text of the module for the cards of one server (those that its pins give)."""
+    """Return the source of the module for one server's pinned cards."""
     ordered = sorted(cards, key=lambda card: card.tool)
     types = Types(Names())
     functions = Names()
@@ -44,10 +44,9 @@ def vendored_source(server: str, cards: Iterable[Card]) -> str:
 
 
 def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
-    """Return tools whose wrapper was made of another definition than the card of that tool name, or of one that is
-    gone.
+    """Return the tools whose wrapper was made from another definition than the present card's, or whose card is gone.
 
-    Raises ValueError when the text is no vendored module.
+    Raises ValueError if the text is no vendored module.
     """
     for node in ast.parse(source).body:
         if (
@@ -146,7 +145,7 @@ def _alias(name: str, type_: str) -> str:
 
 
 def _operands(type_: str) -> list[str]:
-    """Return the parts of a union, as they are written; a type that is none is its own only part."""
+    """Return the parts of a union as written; any other type is its only part."""
     node = ast.parse(type_, mode="eval").body
     parts: list[str] = []
     while isinstance(node, ast.BinOp):

@@ -1,4 +1,4 @@
-"""From JSON Schema to Python types: models for objects with known properties, aliases for what is long."""
+"""Converts JSON Schema to Python types: models for objects with known properties, aliases for long types."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bundle_router.review.vendor.naming import Names, literal, pascal
 
 _PLAIN: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _LONG: Final = 48
-"""Characters of a type from which on it gets a name of its own."""
+"""Minimum characters of a type that gets its own name."""
 _MAX_CHOICES: Final = 400
 _TEXT_CHARS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
 class ModelField:
-    """One property: its Python name, the server's name where that differs, its type, and what is said of it."""
+    """One property: its Python name, the server's name if that differs, its type, and its description."""
 
     name: str
     alias: str | None
@@ -36,7 +36,7 @@ class WrapperModel:
 
 @dataclass(slots=True)
 class Types:
-    """The models and aliases of one module, in the order in which they have to stand."""
+    """The models and aliases of one module, in the order of their definition."""
 
     names: Names
     models: list[WrapperModel] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Types:
             )
 
     def of(self, wish: str, schema: Any, root: Mapping[str, Any], refs: dict[str, str], trail: tuple[str, ...]) -> str:
-        """Return the type of a schema. `trail` are the references that led here, so that one to itself ends."""
+        """Return the type of a schema. `trail` are the references that led here, so that a circular one ends."""
         if not isinstance(schema, dict):
             return "Any"
         if isinstance(schema.get("$ref"), str):
@@ -134,12 +134,12 @@ class Types:
         return f"Literal[{', '.join(dict.fromkeys(shown))}]"
 
     def union(self, wish: str, parts: Sequence[str]) -> str:
-        """Return `A | B`, once each. What holds Any is Any."""
+        """Return `A | B` without repetitions. A union with Any is Any."""
         named = [self.name_type(wish, part) for part in dict.fromkeys(parts)]
         return "Any" if "Any" in named else " | ".join(dict.fromkeys(named))
 
     def name_type(self, wish: str, type_: str) -> str:
-        """Return the type, or the name of an alias for it where it is long."""
+        """Return the type, or the name of an alias if the type is long."""
         if len(type_) <= _LONG:
             return type_
         for name, known in self.aliases:
@@ -151,7 +151,7 @@ class Types:
 
 
 def _target(ref: str, root: Mapping[str, Any]) -> Any:
-    """Return what an internal reference leads to. Admission has seen to it that it leads somewhere."""
+    """Return the target of an internal reference. Admission has checked that it exists."""
     value: Any = root
     for part in ref.removeprefix("#").split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
