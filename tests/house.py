@@ -19,6 +19,7 @@ import ast
 import asyncio
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "bundle_router"
@@ -191,7 +193,11 @@ def watched(passage: Passage) -> Iterator[None]:
 
 
 def passages() -> Mapping[str, Passage]:
-    """Return what a mapped `route` and a `call` go through, in a router that has done both before."""
+    """Return what a mapped `route` and a `call` go through, in a router that has done both before.
+
+    Its clock stands still: a second later it would look again whether pins and installed programs are as they were,
+    and whether a second passes in between is a matter of how busy the machine is.
+    """
     from bundle_router import Router, Step
 
     async def measured(folder: Path) -> dict[str, Passage]:
@@ -206,7 +212,8 @@ def passages() -> Mapping[str, Passage]:
                     await router.call(run_id, "repo.read_file", {"path": "a.txt"})
         return found
 
-    with tempfile.TemporaryDirectory() as folder:
+    still = patch("time.monotonic_ns", return_value=time.monotonic_ns())
+    with tempfile.TemporaryDirectory() as folder, still:
         return asyncio.run(measured(Path(folder)))
 
 
