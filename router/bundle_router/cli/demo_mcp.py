@@ -149,9 +149,8 @@ def call_cells(result: Result, preview: str) -> tuple[object, ...]:
     return result.tool, _outcome(result), f"{result.elapsed_ms:.0f}", preview
 
 
-def _outcome(result: Result | None) -> str:
-    parts = (result.outcome, "" if result.ok else result.code) if result is not None else ()
-    return ": ".join(filter(None, parts))
+def _outcome(result: Result) -> str:
+    return ": ".join(filter(None, (result.outcome, "" if result.ok else result.code)))
 
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
@@ -182,8 +181,8 @@ def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
 
 def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:
     _, outcome, elapsed, preview = _line(row.result)
-    other = f"{row.beside.elapsed_ms:.0f}" if row.beside is not None else ""
-    return row.what, outcome, elapsed, preview, _outcome(row.after), _outcome(row.beside), other
+    other = _outcome(row.beside), f"{row.beside.elapsed_ms:.0f}"
+    return row.what, outcome, elapsed, preview, _outcome(row.after), *other
 
 
 def _show_end(runs: str, run_id: str) -> int:

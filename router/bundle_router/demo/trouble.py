@@ -21,16 +21,16 @@ NAMES: Final = {"faulty": 60.0, "silent": 15.0}
 @dataclass(frozen=True, slots=True)
 class FaultTrial:
     """One fault: what its call gave, what the same server's next call gave, and what another server's call gave that
-    was made at the same time (None without another)."""
+    was made at the same time."""
 
     what: str
     result: Result
     after: Result
-    beside: Result | None
+    beside: Result
 
     @property
     def well(self) -> bool:
-        return self.after.ok and (self.beside is None or self.beside.ok)
+        return self.after.ok and self.beside.ok
 
 
 def servers() -> list[DemoServer]:
@@ -40,9 +40,7 @@ def servers() -> list[DemoServer]:
     return [DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s) for n, s in NAMES.items()]
 
 
-async def run_faults(
-    config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer | None
-) -> list[FaultTrial]:
+async def run_faults(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[FaultTrial]:
     """Run each fault, the call after it, and a call of the server that is `well` at the same time."""
     from bundle_router.wiring import Router
 
@@ -52,9 +50,7 @@ async def run_faults(
         async def call(name: str, arguments: Mapping[str, Any]) -> Result:
             return await router.call(run_id, name, arguments)
 
-        async def beside() -> Result | None:
-            if well is None:
-                return None
+        async def beside() -> Result:
             tool, arguments = well.calls[0]
             name = f"{well.name}.{tool}"
             if well.trust == "trusted":

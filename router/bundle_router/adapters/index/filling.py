@@ -94,7 +94,7 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
     )
 
 
-def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None] | None = None) -> RefreshResult:
+def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None]) -> RefreshResult:
     """Bring the index up to date with a `RunArchive`: read new records, delete the rows of deleted runs.
 
     `report` is called with the number of changed runs read so far, and of all. Raises RequestError, StorageError.
@@ -111,6 +111,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
             unsettled = _unsettled_runs(connection)
         changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
         problems: list[tuple[str, str]] = []
+        report(0, len(changed))
         for at in range(0, len(changed), RUNS_AT_ONCE):
             part = changed[at : at + RUNS_AT_ONCE]
             with writing(engine) as connection:
@@ -122,8 +123,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                         filling.drop(run_id)
                 filling.end()
                 problems += filling.problems
-            if report is not None:
-                report(at + len(part), len(changed))
+            report(at + len(part), len(changed))
     read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
     return RefreshResult(read, gone, tuple(problems))
 

@@ -91,6 +91,7 @@ class RunIndex:
         self._report = report
         self._took: float | None = None
         self._beside: threading.Thread | None = None
+        self._readable = threading.Event()
         self.rows_read = 0
         """Number of rows that queries have returned so far."""
         self.stale = ""
@@ -114,7 +115,7 @@ class RunIndex:
         """Refresh the index, unless that was done a moment ago. If it can't be written, it is read as it is.
 
         If the last refresh was slow, this one runs in a background thread while the present rows are read. So does the
-        first one, which may have to read every run, after `FIRST_S`.
+        first one, which may have to read every run, after `FIRST_S` and once it has made the tables.
         """
         if not now and ((first := self._took is None) or self._took > LONG_S):
             if time.monotonic() - self._looked >= self._look_s + (self._took or 0.0) and not self._lock.locked():
@@ -122,6 +123,7 @@ class RunIndex:
                 self._beside.start()
             if first and self._beside is not None:
                 self._beside.join(FIRST_S)
+                self._readable.wait()
             return None
         with self._lock:
             at = time.monotonic()
@@ -141,12 +143,15 @@ class RunIndex:
             self.refresh(now=True)
         except RequestError as error:
             self.stale = error.message
+        finally:
+            self._readable.set()
 
     def _tell(self, done: int, of: int) -> None:
         """Report progress. Readers see the progress of the first refresh in `stale`."""
         if self._took is None and done < of:
             self.stale = f"{done:,} of {of:,} runs have been read so far"
-        if self._report is not None:
+        self._readable.set()
+        if self._report is not None and done:
             self._report(done, of)
 
     @contextmanager
