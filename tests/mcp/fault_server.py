@@ -193,6 +193,7 @@ class Stdio:
         self.faults = Faults(**{k: int(v) if v.isdigit() else v or True for k, v in flags.items()})
         self.out = sys.stdout.buffer
         self.lock = threading.Lock()
+        self.held: Any = None
 
     def write(self, data: bytes) -> None:
         with self.lock:
@@ -282,6 +283,11 @@ class Stdio:
             for other in (ident + 1_000_000, f"{ident}x", None, -1):
                 self.send({"id": other, "result": text("for somebody else")})
             return True
+        if name == "held":
+            self.held = ident
+            return True
+        if name == "release":
+            self.send({"id": self.held, "result": text("late")})
         if name == "duplicate":
             for i in range(3):
                 self.send({"id": ident, "result": text(f"answer {i}")})

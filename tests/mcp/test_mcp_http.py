@@ -140,11 +140,14 @@ def test_an_error_status_is_said_so(bench: Any, status: int, code: str) -> None:
         bench.run(main, bench.http(server))
 
 
-def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any) -> None:
+def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any, leap: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         gate = server.faults.gates["shut"] = threading.Event()
         await bench.call(sessions, "echo", text="connected")
-        assert (await bench.call(sessions, "gate", timeout_s=1.0, text="shut")).outcome == "timeout"
+        hung = asyncio.ensure_future(bench.call(sessions, "gate", text="shut"))
+        await bench.until(lambda: "shut" in server.faults.at_gate)
+        await leap.until(hung)
+        assert (await hung).outcome == "timeout"
         await bench.until(lambda: server.faults.cancelled)
         gate.set()
         assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
@@ -156,7 +159,7 @@ def test_a_hung_call_is_broken_off_and_its_server_is_told(bench: Any) -> None:
 def test_a_caller_that_goes_away_is_let_go_at_once_and_the_server_is_told(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
-        hanging = asyncio.ensure_future(bench.call(sessions, "hang", s=2))
+        hanging = asyncio.ensure_future(bench.call(sessions, "hang"))
         await bench.until(lambda: sessions.status()[0].running)
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):

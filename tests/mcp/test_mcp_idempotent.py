@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -23,19 +25,24 @@ HINT = {"idempotentHint": True}
     ],
 )
 def test_a_retry_is_carried_out_again_where_a_trusted_server_or_the_operator_says_so(
-    project: Any, bench: Any, trust: str, annotations: dict[str, Any], more: str, is_made_again: bool
+    project: Any, bench: Any, leap: Any, trust: str, annotations: dict[str, Any], more: str, is_made_again: bool
 ) -> None:
     with bench.faults.serving() as server:
         listed = bench.faults.tool("gate", annotations=annotations)
         server.faults.extra_tools.append(listed)
-        project.http(server.url, tools='tools = ["s.gate"]', trust=trust, more=more, timeout_s=1.5)
+        project.http(server.url, tools='tools = ["s.gate"]', trust=trust, more=more, timeout_s=60.0)
         bundles = project.config / "bundles.toml"
         bundles.write_text(bundles.read_text().replace('effects = ["read"]', 'effects = ["write"]'))
         project.pin()
         gate = server.faults.gates["x"] = threading.Event()
-        with project.open() as router:
+        with project.open() as router, ThreadPoolExecutor(1) as thread:
             router.route_sync(project.step())
-            first = router.call_sync("r", "s.gate", {"text": "x"}, key="k")
+            call = thread.submit(router.call_sync, "r", "s.gate", {"text": "x"}, key="k")
+            asyncio.run(bench.until(lambda: server.faults.at_gate))
+            while not call.done():
+                leap()
+                wait([call], 0.05)
+            first = call.result()
             assert (first.outcome, first.retryable) == ("timeout", is_made_again)
             gate.set()
             again = router.call_sync("r", "s.gate", {"text": "x"}, key="k")

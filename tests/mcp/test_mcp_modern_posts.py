@@ -207,9 +207,12 @@ def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_c
         assert len(server.calls) == 3
 
 
-def test_a_call_that_is_given_up_closes_its_connection(bench: Any) -> None:
+def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        assert (await bench.call(sessions, "echo", text="x", timeout_s=0.5)).outcome == "timeout"
+        call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
+        await bench.until(lambda: len(server.calls) == 1)
+        await leap.until(call)
+        assert (await call).outcome == "timeout"
         call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
         await bench.until(lambda: len(server.calls) == 2)
         call.cancel()

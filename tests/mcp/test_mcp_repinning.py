@@ -20,7 +20,7 @@ NEW_TEXT = {"description": "Echoes, as we agreed."}
 
 def until(condition: Callable[[], bool]) -> None:
     """Waits for what a look at the pin files brings, a few seconds at most."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

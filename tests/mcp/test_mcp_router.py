@@ -326,7 +326,7 @@ def test_an_unpinned_server_of_which_nothing_can_be_shown_is_unavailable_and_say
         glob = "s.nothing*" if trouble == "no tool of a bundle" else "s.*"
         project.http(server.url, tools=f'tools = ["{glob}"]')
         if trouble == "slow":
-            monkeypatch.setattr(Servers.discover, "__defaults__", (0.2,))
+            monkeypatch.setattr(Servers.discover, "__defaults__", (0.2,))  # not the minute of conftest.py
             server.faults.options["list_delay"] = 3
         if trouble == "no tools":
             monkeypatch.setattr(server.faults, "_list", lambda _cursor: {"tools": []})

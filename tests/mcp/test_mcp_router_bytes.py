@@ -6,18 +6,30 @@ Nothing is pinned here (`development="unpinned"`): what is listed is what is cal
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from bundle_router import Router
 
 MIB = 1 << 20
 
 
 def opened(project: Any) -> Any:
     return project.open(development="unpinned")
+
+
+def run(project: Any, main: Callable[[Router], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with opened(project) as router:
+            await router.route(project.step())
+            await main(router)
+
+    asyncio.run(whole())
 
 
 def ends(project: Any) -> Counter[str]:
@@ -86,15 +98,29 @@ def test_an_answer_that_is_garbled_or_given_thrice_is_one_result(project: Any, t
     assert set(ends(project).values()) == {1}
 
 
-def test_an_answer_under_another_number_is_nobodys_and_a_late_one_is_not_the_next_calls(project: Any) -> None:
+def test_an_answer_under_another_number_is_nobodys_and_a_late_one_is_not_the_next_calls(
+    project: Any, leap: Any
+) -> None:
     """F-17."""
-    project.stdio("also=wrong_id", tools='tools = ["s.wrong_id", "s.hang", "s.sleep", "s.echo"]', timeout_s=2.0)
-    with opened(project) as router:
-        router.route_sync(project.step())
-        assert router.call_sync("r", "s.wrong_id", {}).outcome == "timeout"
-        assert router.call_sync("r", "s.hang", {"s": 2.5}).outcome == "timeout"
-        assert router.call_sync("r", "s.sleep", {"s": 0.8}).text == "sleep", "its answer arrives during this one"
-        assert router.call_sync("r", "s.echo", {"text": "next"}).text == "next"
+    project.stdio(
+        "also=wrong_id,held,release",
+        tools='tools = ["s.wrong_id", "s.held", "s.release", "s.echo"]',
+        timeout_s=60.0,
+    )
+
+    async def main(router: Router) -> None:
+        for tool in ("wrong_id", "held"):
+            call = asyncio.create_task(router.call("r", f"s.{tool}", {}))
+            assert (await router.call("r", "s.echo", {"text": "after it"})).text == "after it"
+            assert not call.done()
+            await leap.until(call)
+            assert (await call).outcome == "timeout"
+        assert (await router.call("r", "s.release", {})).text == "release", (
+            "the answer to `held` arrives during this one"
+        )
+        assert (await router.call("r", "s.echo", {"text": "next"})).text == "next"
+
+    run(project, main)
     assert set(ends(project).values()) == {1}
 
 
@@ -106,19 +132,25 @@ def test_an_answer_under_another_number_is_nobodys_and_a_late_one_is_not_the_nex
     [("huge_line", {"megabytes": 60}, "tool_error", "too_large"), ("deep", {}, "timeout", "timeout")],
 )
 def test_what_is_too_large_or_too_deep_ends_its_call_and_a_neighbour_does_not_notice(
-    project: Any, bench: Any, tool: str, given: dict[str, Any], outcome: str, code: str
+    project: Any, bench: Any, leap: Any, tool: str, given: dict[str, Any], outcome: str, code: str
 ) -> None:
     """F-14; `tests/faults/oversized.py` has the long form, with memory and lag."""
     with bench.faults.serving() as other:
         more = f'[servers.t]\ntrust = "trusted"\nurl = "{other.url}"\n'
         tools = f'tools = ["s.{tool}", "s.echo", "t.echo"]'
-        project.stdio(f"also={tool}", tools=tools, more=more, timeout_s=5.0)
-        with opened(project) as router:
-            router.route_sync(project.step())
-            result = router.call_sync("r", f"s.{tool}", given)
+        project.stdio(f"also={tool}", tools=tools, more=more, timeout_s=60.0)
+
+        async def main(router: Router) -> None:
+            call = asyncio.create_task(router.call("r", f"s.{tool}", given))
+            assert (await router.call("r", "t.echo", {"text": "fine"})).text == "fine"
+            if outcome == "timeout":
+                assert (await router.call("r", "s.echo", {"text": "it was read"})).text == "it was read"
+                await leap.until(call)
+            result = await call
             assert (result.outcome, result.code) == (outcome, code)
-            assert router.call_sync("r", "t.echo", {"text": "fine"}).text == "fine"
-            assert router.call_sync("r", "s.echo", {"text": "next"}).text == "next"
+            assert (await router.call("r", "s.echo", {"text": "next"})).text == "next"
+
+        run(project, main)
 
 
 def test_a_large_text_is_an_artifact_and_a_larger_one_is_refused_in_words(project: Any, bench: Any) -> None:

@@ -66,7 +66,7 @@ def opened(diagnostics: FakeDiagnostics) -> Iterator[Callable[..., ModelSelector
         store = settings.pop("store", None)
         names = tuple(f"openai/model-{i}" for i in range(max(len(urls), 1)))
         options = tuple(ModelOptions(name, base_url=url) for name, url in zip(names, urls, strict=False))
-        made_of = replace(ModelSettings(names, options=options, deadline_s=20.0), **settings)
+        made_of = replace(ModelSettings(names, options=options, deadline_s=60.0), **settings)
         selector = ModelSelector(
             made_of,
             client or LiteLlm(made_of.choices),

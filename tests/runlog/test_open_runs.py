@@ -240,7 +240,7 @@ class Gated:
     def replace(self, source: str, target: str, **where: Any) -> None:
         if not self.gate.is_set():
             self.waiting.set()
-            assert self.gate.wait(30)
+            assert self.gate.wait(60)
         POSIX.replace(source, target, **where)
 
 
@@ -251,7 +251,7 @@ def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_n
     storage.gate.clear()
     closing = threading.Thread(target=first.close)
     closing.start()
-    assert storage.waiting.wait(30)
+    assert storage.waiting.wait(60)
     again: list[Any] = []
     appending = threading.Thread(target=lambda: again.append(runs.open().append("calls", runs.record(1))))
     appending.start()
@@ -260,8 +260,8 @@ def test_a_run_that_is_being_closed_is_appended_to_once_that_is_done_and_holds_n
     appending.join(0.1)  # longer than a refusal takes: an append that does not wait its turn has failed by then
     assert appending.is_alive()
     storage.gate.set()
-    closing.join(30)
-    appending.join(30)
+    closing.join(60)
+    appending.join(60)
     assert again[0].seq == 1
     assert "closed" not in runs.archive.header("r-1").fields
     assert runs.numbers() == [0, 1]
@@ -330,7 +330,7 @@ def test_a_folder_of_its_name_that_is_no_run_makes_room(runs: Any, left: str) ->
         (runs.path / "r-1" / left).mkdir(parents=True, exist_ok=True)
     opening = threading.Thread(target=lambda: runs.open().append("routing", runs.record(0)), daemon=True)
     opening.start()
-    opening.join(30)
+    opening.join(60)
     assert not opening.is_alive(), "it waits for a creation that nobody is at"
     assert runs.archive.verify("r-1").ok
     assert [path.name for path in runs.path.iterdir() if path.name.startswith(".creating")] == []

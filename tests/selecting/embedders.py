@@ -69,12 +69,12 @@ class Rig:
         kept = store or VectorStore(None, "toy/1")
 
         def make(catalog: Catalog) -> Iterator[Vectors | Embedding]:
-            assert self.release.wait(10)
+            assert self.release.wait(60)
             texts = texts_of(catalog)
             return vectors_in_stages(passages_of(texts.bundles, texts.tools), self.embedder, kept)
 
         clock: Clock = self.clock
-        self.meanings = Meanings(self.embedder, make, clock, self.diagnostics, deadline_s=1.0)
+        self.meanings = Meanings(self.embedder, make, clock, self.diagnostics, deadline_s=60.0)
         self.selector = SearchSelector(search_over, self.diagnostics, meanings=self.meanings)
 
 

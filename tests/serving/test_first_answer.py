@@ -14,7 +14,7 @@ from bundle_router.serving.pages.service_pages import PageSources, service_pages
 
 may_load = threading.Event()
 load = endpoint.import_module
-endpoint.import_module = lambda name: may_load.wait(30) and load(name)
+endpoint.import_module = lambda name: may_load.wait(60) and load(name)
 
 
 def status(url, key):

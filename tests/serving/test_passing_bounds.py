@@ -119,7 +119,8 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
 
     def page(_params: dict[str, Any]) -> dict[str, Any]:
         pages.append("")
-        done.wait(0.5)  # of the second that a call may take, so that no page alone goes over it
+        if len(pages) > 1:
+            done.wait(2)  # of the seconds that a call may take, so that no page alone goes over them
         return {"resources": [{"uri": f"plain://{len(pages)}", "name": "n"}], "nextCursor": str(len(pages))}
 
     async def work(relay: Relay) -> None:
@@ -130,7 +131,7 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
         done.set()
 
     endless = Entry(prefix=True, answers={"resources_list": page})
-    relayed(tmp_path, work, limits="call_timeout_s = 1", plain=endless)
+    relayed(tmp_path, work, limits="call_timeout_s = 8", plain=endless)
 
 
 def test_what_is_no_json_number_is_null_in_what_is_passed_on(site: Any, tmp_path: Path) -> None:

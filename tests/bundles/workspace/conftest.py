@@ -106,7 +106,7 @@ def processes_with(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], *, within_s: float = 20) -> bool:
+def wait_until(condition: Callable[[], bool], *, within_s: float = 60) -> bool:
     """Whether the condition came true in time."""
     deadline = time.monotonic() + within_s
     while not condition():

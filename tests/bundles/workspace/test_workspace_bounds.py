@@ -6,7 +6,6 @@ import concurrent.futures as threads
 import os
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,10 @@ def test_memory_of_all_processes_is_bounded_by_a_control_group(run: Any) -> None
 
 @pytest.mark.usefixtures("no_groups")
 def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
-    started = time.monotonic()
     ran = run(GREEDY, memory_bytes=256 << 20, facilities=facilities)
     assert bound(ran, "memory").endswith("256 MiB together, watched")
     assert "it used more than 256 MiB of memory" in ran.text
-    assert ran.record["ended"] == "limit"
-    assert time.monotonic() - started < 30
+    assert ran.record["ended"] == "limit", "and not by itself, after a minute"
 
 
 def test_many_processes_run_behind_what_watches_them_and_can_not_come_forward(run: Any, facilities: Any) -> None:
@@ -145,7 +142,7 @@ for number in range(100):
         os._exit(0)
     os.wait()
     time.sleep(0.01)
-time.sleep(1)
+time.sleep(60)
 """,
     "room that is reserved": """
 for number in range(200):
@@ -162,7 +159,7 @@ for number in range(100):
         os.write(held[-1], bytes(4 << 20))
         os._exit(0)
     time.sleep(0.01)
-time.sleep(1)
+time.sleep(60)
 """,
 }
 
@@ -208,7 +205,7 @@ for number in range(60):
 @pytest.mark.usefixtures("no_groups")
 @pytest.mark.parametrize("source", HELD.values(), ids=HELD.keys())
 def test_memory_that_no_process_is_charged_for_is_bounded(run_either: Any, source: str) -> None:
-    ran = run_either(f"import os, time\n{source}\ntime.sleep(2)", memory_bytes=256 << 20)
+    ran = run_either(f"import os, time\n{source}\ntime.sleep(60)", memory_bytes=256 << 20)
     assert "it used more than 256 MiB of memory" in ran.text
 
 

@@ -387,7 +387,7 @@ def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
         SPAWN_STUBBORN + "print('partial', flush=True)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)",
         marker,
         facilities=facilities,
-        timeout_s=6,
+        timeout_s=15,
     )
     assert ran.failed
     assert ran.record["ended"] == "timeout"
