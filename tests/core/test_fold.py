@@ -120,7 +120,7 @@ def used(activation: Activation) -> dict[str, int]:
 
 def test_a_run_without_records_has_nothing(fold: Fold) -> None:
     empty = fold([])
-    assert (empty.has_decided, empty.current_branch, empty.has_branch("")) == (False, "", False)
+    assert (empty.decisions, empty.current_branch, empty.has_branch("")) == (0, "", False)
     assert (empty.decided(""), empty.activation(""), empty.recent("")) == (None, Activation(), ())
     assert (empty.spent("d"), empty.branch_of("d"), empty.run_spent) == (Totals(), None, Totals())
     assert (empty.keyed_decision("k"), empty.keyed_call("k"), empty.principals) == (None, None, frozenset())
@@ -130,7 +130,7 @@ def test_a_run_without_records_has_nothing(fold: Fold) -> None:
 def test_a_type_that_is_not_known_changes_nothing_and_is_news_all_the_same() -> None:
     fold = RunFold()
     assert fold.take_all([{"type": "of.tomorrow", "seq": 0}, {"seq": 1}]) is True
-    assert not fold.has_decided
+    assert not fold.decisions
     assert fold.take_all([]) is False
 
 
@@ -157,7 +157,7 @@ def test_a_branch_has_its_newest_decision_its_last_steps_and_the_principals_are_
     assert run.decided("none") is None
     assert run.recent("none") == ()
     assert [run.branch_of(one) for one in ("d0", "d2", "e0", "x")] == ["", "", "side", None]
-    assert (run.has_decided, run.has_branch("side"), run.has_branch("none")) == (True, True, False)
+    assert (run.decisions, run.has_branch("side"), run.has_branch("none")) == (4, True, False)
     assert (run.keyed_decision("k"), run.keyed_decision("")) == (9, None)
     assert run.principals == {"ann", "bob"}
 

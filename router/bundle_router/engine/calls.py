@@ -235,7 +235,7 @@ Refusal = tuple[Outcome, str, str]
 
 
 def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusal, wait_s: float) -> Result:
-    """Record the refusal of a call that has no id yet, and return it. The caller holds the run's lock."""
+    """Record the refusal of a call, and return it. The caller holds the run's lock."""
     outcome, code, text = refusal
     shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, ports.describe)
     return finish_call(ports, run, call, CallOutcome(outcome, code, shaped), refused=True, wait_s=wait_s)
@@ -260,21 +260,17 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
         over = budgets.over_total(call.state.catalog.settings.limits, Totals(), others)
         if over is None:
             return None
-        code, text = over
-        shaped = shape((Text(text),), call.state.catalog.settings.limits.max_result_chars, at.ports.describe)
         with at.run.lock:
-            outcome = CallOutcome("budget", code, shaped)
-            return finish_call(at.ports, at.run, call, outcome, refused=True, wait_s=wait_s)
+            return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
 
     try:
         refused = await on_store(at.runs.store, end)
     except BaseException:
         at.run.release()
         raise
-    if refused is None:
-        return call
-    at.run.release()
-    return refused
+    if refused is not None:
+        at.run.release()
+    return refused or call
 
 
 def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:

@@ -16,9 +16,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
+from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -90,6 +92,8 @@ class Engine:
         self._machine = MachineFacts(catalog, servers, capabilities, ports.redactor, ports.sessions)
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
+        self._kept_states: WeakKeyDictionary[OpenRun, tuple[str | None, RunState]] = WeakKeyDictionary()
+        """What calls of a run were judged by last, under the decision that was named, while it stands."""
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
@@ -152,6 +156,9 @@ class Engine:
         read; with `reads_on=False` nothing is read, for an append that compares. Raises UnknownRun, and RequestError
         for a decision of another run."""
         run = None if reads_on else self.runs.get(run_id)
+        asked, kept = self._kept_states.get(run, (None, None)) if run is not None else (None, None)
+        if run is not None and kept is not None and asked == decision_id and self._still_stands(run, kept):
+            return kept
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
         if run is None:
@@ -165,27 +172,31 @@ class Engine:
             if decision_id and decision_id != decided.decision.decision_id:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
             activation = run.fold.activation(branch) if reads_on else NOTHING_ACTIVE  # a call asks the fold itself
-            next_seq = run.log.next_seq
+            decisions = run.fold.decisions
         limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
-        return RunState(
+        folder = relative_folder(self.runs.workspace, decided.step.workspace)
+        state = RunState(
             run_id=run_id,
             decided=decided,
             activation=activation,
             surface=self._surface_for(principal),
             facts=replace(facts, grants=limits.grants) if limits.grants else facts,
-            limits=limits,
             root=self.runs.workspace,
+            folder=folder if folder is not None and limits.permits_folder(folder) else None,
             principals=run.fold.principals,
             outdated=decided.decision.catalog_revision != self.catalog.revision,
             superseded=superseded,
-            next_seq=next_seq,
+            decisions=decisions,
         )
+        if not reads_on:
+            self._kept_states[run] = decision_id, state
+        return state
 
     def _still_stands(self, run: OpenRun, state: RunState) -> bool:
         """Return whether everything that a run's state was made of is unchanged, as far as this process knows."""
-        is_same = run.parent_id is None and run.log.next_seq == state.next_seq
+        is_same = run.parent_id is None and run.fold.decisions == state.decisions
         return is_same and self._machine.facts(state.step.principal) is state.facts
 
     async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
@@ -331,8 +342,7 @@ class Engine:
         still means that tool."""
         while True:
             checked = await check_arguments(self.ports, state, recordable_name(request.name), request.arguments)
-            if not self._still_stands(at.run, state):
-                state = await self.state_async(at.run.id, decision_id, reads_on=False)
+            state = await self.state_async(at.run.id, decision_id, reads_on=False)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)

@@ -78,7 +78,7 @@ class OpenRun:
     @property
     def parent_id(self) -> str | None:
         """The id of the parent run, by the run's header; where that was lost, by its last decision."""
-        if self._parent is not None or not self.fold.has_decided:
+        if self._parent is not None or not self.fold.decisions:
             return self._parent or None
         decided = self.fold.decided(self.fold.current_branch)
         return decided.step.parent_run_id if decided is not None else None
@@ -115,7 +115,7 @@ class OpenRun:
     def knows(self, decision_id: str | None) -> bool:
         """Return whether the decision was read; with None, whether any was."""
         with self.lock:
-            return self.fold.branch_of(decision_id) is not None if decision_id else self.fold.has_decided
+            return self.fold.branch_of(decision_id) is not None if decision_id else self.fold.decisions > 0
 
     def branch_of(self, decision_id: str | None) -> str:
         """Return the branch of a decision (None: of the run's present one). Raises RequestError."""

@@ -232,7 +232,7 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
         return request.derived
     if run.fold.has_branch(step.branch):
         return run.fold.activation(step.branch)
-    if not run.fold.has_decided:
+    if not run.fold.decisions:
         return request.inherited
     begins_at = _begins_at(run, step)
     if begins_at is None:

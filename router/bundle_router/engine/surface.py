@@ -16,7 +16,6 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
-from bundle_router.core.models.folders import relative_folder
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
@@ -27,7 +26,6 @@ from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
 from bundle_router.core.tools.meta_tools.guidance import guidance
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, field, replace
-from bundle_router.engine.open_runs import AncestorLimits
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import ToolSearch
 
@@ -43,8 +41,8 @@ class RunState:
 
     `facts` are fresh, with the ancestors' present grants. `superseded` is the id of a named decision that is not open
     any more (`decided` is then that decision). `outdated`: the decision was made under another config, so it can't be
-    said any more what it showed. `root` confines its local tools. `principals` are those of all the run's steps;
-    `next_seq` is the number of the run's records.
+    said any more what it showed. `root` confines its local tools, to `folder` beneath it (None: no longer permitted).
+    `principals` are those of all the run's steps; `decisions` is the number of its decisions.
     """
 
     run_id: str
@@ -52,12 +50,14 @@ class RunState:
     activation: Activation
     surface: Surface
     facts: Facts
-    limits: AncestorLimits
     root: str
+    folder: str | None
     principals: frozenset[str]
     outdated: bool = False
     superseded: str = ""
-    next_seq: int = -1
+    decisions: int = -1
+    asked_of: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
+    """The servers that calls of the catalog's tools go to, as they are worked out."""
     _exposed: list[Mapping[str, str]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -80,12 +80,6 @@ class RunState:
     @property
     def scope(self) -> Scope:
         return Scope(self.run_id, self.step.principal)
-
-    @property
-    def folder(self) -> str | None:
-        """The folder of the local tools, beneath the root; None where it is not permitted any more."""
-        folder = relative_folder(self.root, self.step.workspace)
-        return folder if folder is not None and self.limits.permits_folder(folder) else None
 
     def room(self, activation: Activation) -> Room:
         """Return the room in the step's array for tools besides the activation's."""

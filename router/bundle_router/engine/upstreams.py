@@ -416,7 +416,7 @@ class ServerDiscovery:
             if self._servers.availability(state.step.principal) is not before:
                 state = state_now()
                 todo = self._servers_of(self._servers, state, name)
-            todo -= verified
+            todo = todo - verified
 
     async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
         """Do as `verify` does, for all these servers at once."""
@@ -460,6 +460,8 @@ class ServerDiscovery:
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """Return the servers elsewhere of the tools that the name may mean, now and after a new list."""
         surface, servers = state.surface, self._catalog.servers
+        if (known := state.asked_of.get(name)) is not None:
+            return known
         exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
         if exact is not None and not exact.traits.is_remote:
             return set()
@@ -472,7 +474,10 @@ class ServerDiscovery:
             )
         )
         found = {one.name.partition(".")[0] for one in resolved if one.known}
-        return {server for server in found if servers[server].traits.is_remote}
+        remote = {server for server in found if servers[server].traits.is_remote}
+        if name in surface.canonical or name in surface.exposed:
+            state.asked_of[name] = remote
+        return remote
 
     def _unasked_servers(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """Return the servers that are still to be asked which tools a glob of the decision covers, where the name may

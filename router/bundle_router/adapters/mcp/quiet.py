@@ -90,9 +90,8 @@ def _trace() -> Any:
 def is_traced() -> bool:
     """Return whether a tracer provider is set, or there is a current span to continue."""
     trace = _trace()
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        return True
-    return bool(trace.get_current_span().get_span_context().is_valid)
+    is_taken = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return is_taken or bool(trace.get_current_span().get_span_context().is_valid)
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.loop import SessionsLoop
@@ -38,6 +38,8 @@ from bundle_router.ports import Clock, Diagnostics, ServerReply
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub
+
+T = TypeVar("T")
 
 LOOK_AGAIN_S: Final = 2.0
 """Seconds that a check for authorization is cached: tokens expire, and a person may log in elsewhere."""
@@ -95,23 +97,13 @@ class McpSessions:
     ) -> RawResult:
         del place  # a server has the folder it was started in; what is in the arguments is its own affair
         entry = self._entry(server)
-        limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
-
-        async def work() -> RawResult:
-            return await self._make_hub().call(entry, tool, arguments, scope, limit_s)
-
-        return await self._thread.run(work)
+        return await self._on_hub(lambda hub: hub.call(entry, tool, arguments, scope, timeout_s))
 
     async def ask(
         self, server: str, method: str, params: Mapping[str, Any], *, timeout_s: float, scope: Scope = EVERYONE
     ) -> ServerReply:
         entry = self._entry(server)
-        limit_s = timeout_s if entry.timeout_s is None else min(timeout_s, entry.timeout_s)
-
-        async def work() -> ServerReply:
-            return await self._make_hub().ask(entry, method, params, scope, limit_s)
-
-        return await self._thread.run(work)
+        return await self._on_hub(lambda hub: hub.ask(entry, method, params, scope, timeout_s))
 
     async def follow(
         self, server: str, uri: str, updated: Callable[[], None], *, scope: Scope = EVERYONE
@@ -149,12 +141,8 @@ class McpSessions:
         entry = self._entry(server)
         if not fresh and (listing := self.fresh(server, scope=scope)) is not None:
             return listing
-
-        async def work() -> Listing:
-            return await self._make_hub().definitions(entry, scope, fresh=fresh)
-
         try:
-            return await self._thread.run(work)
+            return await self._on_hub(lambda hub: hub.definitions(entry, scope, fresh=fresh))
         except ServerFault as fault:
             code = fault.kind if fault.kind == "timeout" else "unavailable"
             raise ToolFailure(f"server {server!r} gave no list of its tools: {fault.detail}", code=code) from fault
@@ -239,6 +227,12 @@ class McpSessions:
         if entry is None:
             raise RequestError(f"there is no server {server!r}", advice="see config/servers.toml")
         return entry
+
+    async def _on_hub(self, ask: Callable[[Hub], Coroutine[Any, Any, T]]) -> T:
+        async def work() -> T:
+            return await ask(self._make_hub())
+
+        return await self._thread.run(work)
 
     def _make_hub(self) -> Hub:
         """Create the hub on its loop, on first use. Importing the SDK takes a second."""

@@ -182,8 +182,9 @@ class RunFold:
     # --- where it stands -------------------------------------------------------------------------------------------
 
     @property
-    def has_decided(self) -> bool:
-        return bool(self._branches)
+    def decisions(self) -> int:
+        """How many decisions the run has."""
+        return len(self._addresses)
 
     def has_branch(self, name: str) -> bool:
         return name in self._branches
