@@ -284,6 +284,29 @@ def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
     assert first_tool(replace(memory, recollection=None)) not in house.catalog.bundles["repo.readonly"].tools
 
 
+def test_tools_are_recalled_where_that_gains_over_the_words(house: Any, deployment: Any, tmp_path: Path) -> None:
+    learning, wish = taught_once(house, about)[0], said("delve", 999)
+    tools = learning.then.tools
+    assert tools is not None
+    assert tools.recollection is not None
+    assert learning.tools is not None
+    assert "by meaning too" in learning.tools.recall
+    assert learning.to_json()["tools"]["recall"]["on"] is True
+    save_learned(tmp_path, learning.then)
+    assert load_learned(tmp_path).tools == tools
+    search = understanding(house.catalog, [wish, *(step.text for step in tools.recollection.steps)], about)
+    everything = frozenset(tool for id_ in NEEDS for tool in house.catalog.bundles[id_].tools)
+
+    def first_tool(memory: Memory, permitted: frozenset[str]) -> str:
+        return search.rank_tools(Request(wish), permitted, Memories(tools=memory))[0].id
+
+    assert first_tool(tools, everything) == "repo.read"
+    assert first_tool(tools, everything - {"repo.read"}) != "repo.read"
+    assert first_tool(replace(tools, recollection=None), everything) != "repo.read"
+    told_nothing, _ = taught(deployment, noise)
+    assert told_nothing.then.tools is None or told_nothing.then.tools.recollection is None
+
+
 def test_recall_only_ranks_what_is_permitted_and_nothing_else_takes_its_place(house: Any) -> None:
     memory = taught_once(house, about)[0].then.memory
     assert memory is not None

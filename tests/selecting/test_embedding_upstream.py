@@ -17,6 +17,7 @@ from bundle_router.core.models import Failure
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.search.meaning import fault_in
 from bundle_router.core.search.memory import Memory
+from bundle_router.core.search.ranking import Memories
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.request import Request
 from bundle_router.review.learning.learned_values import LearnedValues, known_of
@@ -298,6 +299,20 @@ def test_evaluation_understands_its_requests_as_a_router_does(place: Path) -> No
     assert found.evidence.likeness > 0.0
     assert found == again.rank_bundles(Request(goals[0]), everyone)
     assert search.rank_bundles(Request("never said before"), everyone).evidence.likeness == 0.0
+
+
+def test_steps_that_tools_are_recalled_by_are_embedded_too(place: Path) -> None:
+    with ScriptedServer([embeds(about)]) as server:
+        of = config(place / "config", server.base_url)
+        catalog, (tool, *_) = load_catalog(of), load_catalog(of).bundles["docs.fetch"].tools
+        steps = [PastText(f"code {n} code", (tool,), f"run-{n}") for n in range(9)]
+        recalled = Memories(tools=Memory(recollection=Recollection.of(steps, opened_with(of), 4.0)))
+        search = make_search_for(catalog, [GOAL], recalled)
+        sent = [text for request in server.requests for text in request.json["input"]]
+    everything = frozenset(search.corpus.servers)
+    assert {step.text for step in steps} <= set(sent)
+    assert search.rank_tools(Request(GOAL), everything)[0].id != tool
+    assert search.rank_tools(Request(GOAL), everything, recalled)[0].id == tool
 
 
 def test_evaluation_goes_on_by_words_when_the_embedder_is_down(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def _measure_all(
     from bundle_router.wiring.searching import make_search_for
 
     known = memories or NO_MEMORIES
-    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], known.bundles)
+    search = make_search_for(catalog, [row.as_request().text for _, rows in sets for row in rows], known)
     done = []
     for path, rows in sets:
         ranked, elapsed = [], []

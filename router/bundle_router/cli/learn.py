@@ -24,6 +24,7 @@ from bundle_router.review.learning.recorded_steps import PastStep, StepLabel, pa
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
     from bundle_router.core.search.ranking import Search
+    from bundle_router.review.learning.fitting import MemoryFit
     from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
@@ -220,6 +221,8 @@ def _show_fits(learning: Learning) -> None:
             say(f"past steps are compared {learning.memory.recall}")
     if learning.tools is not None:
         say(f"memory of tools: {'on' if learning.tools.memory is not None else 'not proposed'}: {learning.tools.why}")
+        if learning.tools.recall:
+            say(f"past steps are compared for tools {learning.tools.recall}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
@@ -230,19 +233,14 @@ def _show_fits(learning: Learning) -> None:
 def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     memory, calibration = learning.memory, learning.calibration
     if memory is not None and memory.replay.trials:
-        replay = memory.replay
-        after = replay.after if memory.memory is not None else replay.before
-        if memory.memory is not None and memory.memory.recollection is not None and replay.recall is not None:
-            after = replay.recall.after
-        yield "replay, run by run: quality (mean of first and MRR)", replay.labels, _fixed(replay.before), _fixed(after)
+        yield _replay_row("replay, run by run: quality (mean of first and MRR)", memory)
     if memory is not None and memory.before.steps:
         before, after_ = memory.before, memory.after
         yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after_.first)
         yield "newest runs: mean reciprocal rank", before.steps, _fixed(before.mrr), _fixed(after_.mrr)
     tools = learning.tools
     if tools is not None and tools.replay.trials:
-        after = tools.replay.after if tools.memory is not None else tools.replay.before
-        yield "tools, replay run by run: quality", tools.replay.labels, _fixed(tools.replay.before), _fixed(after)
+        yield _replay_row("tools, replay run by run: quality", tools)
     if calibration is not None and calibration.enough:
         before_, after__ = calibration.before, calibration.after
         yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)
@@ -250,6 +248,14 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
         for effect, settled in calibration.by_effect:
             yield f"  bundles that {effect}: settled", settled.steps, "", _percent(settled.share)
             yield "    of these wrong", "", "", _percent(settled.error)
+
+
+def _replay_row(what: str, fitted: MemoryFit) -> tuple[object, ...]:
+    replay, memory = fitted.replay, fitted.memory
+    after = replay.after if memory is not None else replay.before
+    if memory is not None and memory.recollection is not None and replay.recall is not None:
+        after = replay.recall.after
+    return what, replay.labels, _fixed(replay.before), _fixed(after)
 
 
 def _show_proposals(learning: Learning) -> None:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     request = request_of(step, ())
     known = memories or NO_MEMORIES
-    search = make_search_for(catalog, [request.text], known.bundles)
+    search = make_search_for(catalog, [request.text], known)
     if not placed:
         request = Request(request.text)
     permitted = _permitted_bundles(catalog, step) if placed else frozenset(search.corpus.members)

@@ -85,8 +85,7 @@ class ModelTrials:
 
         settings = self.catalog.settings
         clock, diagnostics = SystemClock(), open_diagnostics(self.catalog, open_redactor(self._ask_model))
-        memory = self.memories.bundles if self.memories is not None else None
-        meanings = open_meanings(self.catalog, clock, diagnostics, memory)
+        meanings = open_meanings(self.catalog, clock, diagnostics, self.memories)
         search = SearchSelector(SearchMaker(), diagnostics, self.memories, meanings=meanings)
         stack.callback(search.close)
         order = _ask_model(settings.fallback.order)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bundle_router.adapters.embeddings import VectorStore
     from bundle_router.core.search.corpus import Texts
     from bundle_router.core.search.meaning import Passage
-    from bundle_router.core.search.memory import Memory
     from bundle_router.core.search.ranking import Memories, Search
     from bundle_router.core.search.text import Analyzer
     from bundle_router.engine.asking import ModelSelector
@@ -107,7 +106,7 @@ def open_selector(
     """Return the selector that answers questions in the order of `[fallback]`. The first question loads it."""
     from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
-    meanings = open_meanings(catalog, clock, diagnostics, memories.bundles if memories is not None else None)
+    meanings = open_meanings(catalog, clock, diagnostics, memories)
     search = SearchSelector(SearchMaker(), diagnostics, memories, meanings=meanings)
     model = open_model(catalog, runs, clock, diagnostics)
     return StagedSelector(catalog.settings.fallback.order, search=search, model=model)
@@ -150,20 +149,21 @@ def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage,
     return (*passages_of(texts.bundles, texts.tools), *remembered)
 
 
-def _remembered_passages(memory: Memory | None, embedder: Embedder, diagnostics: Diagnostics) -> tuple[Passage, ...]:
-    """Return the past steps that can be recalled; without their vectors where another embedder made them."""
-    recollection = memory.recollection if memory is not None else None
-    if recollection is None:
-        return ()
-    if recollection.embedder != embedder.revision:
-        _tell_not_recalled(diagnostics, recollection.embedder, embedder.revision)
-        return ()
-    return recollection.passages()
-
-
-def _tell_not_recalled(diagnostics: Diagnostics, learned_with: str, embedder: str) -> None:
-    advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
-    diagnostics.event("warning", "memory.not_recalled", learned_with=learned_with, embedder=embedder, advice=advice)
+def _remembered_passages(
+    memories: Memories | None, embedder: Embedder | None, diagnostics: Diagnostics
+) -> tuple[Passage, ...]:
+    """Return the past steps that can be recalled, of bundles and of tools; not those that another embedder made the
+    vectors of."""
+    found: dict[str, Passage] = {}
+    revision = embedder.revision if embedder is not None else ""
+    for recollection in memories.recollections if memories is not None else ():
+        if recollection.embedder == revision:
+            found.update((row.id, row) for row in recollection.passages())
+        else:
+            advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
+            told = {"learned_with": recollection.embedder, "embedder": revision, "advice": advice}
+            diagnostics.event("warning", "memory.not_recalled", **told)
+    return tuple(found.values())
 
 
 def _vector_store(embedder: Embedder) -> VectorStore:
@@ -174,20 +174,19 @@ def _vector_store(embedder: Embedder) -> VectorStore:
     return VectorStore(folder.parent / "embeddings" if folder is not None else None, embedder.revision)
 
 
-def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | None = None) -> Search:
+def make_search_for(catalog: Catalog, requests: Iterable[str], memories: Memories | None = None) -> Search:
     """Return the search for requests that are known in advance, such as past steps: it embeds exactly these, where the
-    config names an embedder, and recalls these and `memory`. If the embedder fails it searches by words alone, as a
+    config names an embedder, and recalls these and `memories`. If the embedder fails it searches by words alone, as a
     router would, and warns.
 
     Blocks while new texts are embedded. Raises NotInstalled as `make_search` does.
     """
     search, embedder = make_search(catalog), open_embedder(catalog)
-    recollection = memory.recollection if memory is not None else None
-    if embedder is None and recollection is None:
+    if embedder is None and (memories is None or not memories.recollections):
         return search
     diagnostics = open_diagnostics(catalog, open_redactor(catalog))
+    remembered = _remembered_passages(memories, embedder, diagnostics)
     if embedder is None:
-        _tell_not_recalled(diagnostics, recollection.embedder if recollection is not None else "", "")
         return search
     from bundle_router.adapters.embeddings import embed_texts
     from bundle_router.core.search.meaning import Passage, passage
@@ -196,7 +195,7 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
     try:
         passages = {text: passage(text) for text in requests}
         steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
-        steps |= {row.id: row for row in _remembered_passages(memory, embedder, diagnostics)}
+        steps |= {row.id: row for row in remembered}
         vectors = make_vectors(catalog, embedder, steps.values())
         known = embed_texts(passages.values(), embedder, _vector_store(embedder))
     finally:
@@ -210,20 +209,19 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memory: Memory | 
 
 
 def open_meanings(
-    catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memory: Memory | None = None
+    catalog: Catalog, clock: Clock, diagnostics: Diagnostics, memories: Memories | None = None
 ) -> Meanings | None:
-    """Return the client of the config's embedder, for steps and for `memory`; None where the config names none."""
+    """Return the client of the config's embedder, for steps and for `memories`; None where the config names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
     if chosen is None or embedder is None:
-        if memory is not None and memory.recollection is not None:
-            _tell_not_recalled(diagnostics, memory.recollection.embedder, "")
+        _remembered_passages(memories, None, diagnostics)  # warns that they are not recalled
         return None
     from bundle_router.engine.selecting import Meanings
 
     def make(of: Catalog) -> Iterator[Vectors | Embedding]:
         from bundle_router.adapters.embeddings import vectors_in_stages
 
-        passages = _passages(of, _remembered_passages(memory, embedder, diagnostics))
+        passages = _passages(of, _remembered_passages(memories, embedder, diagnostics))
         return vectors_in_stages(passages, embedder, _vector_store(embedder))
 
     return Meanings(embedder, make, clock, diagnostics, deadline_s=chosen.deadline_s)

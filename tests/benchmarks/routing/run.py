@@ -105,13 +105,14 @@ def fitted(
     they meant only where that gains over the words."""
     of_label = {(query.run, query.text): query for query in past}
     bundles = frozenset(search.corpus.members)
+    tools = frozenset(search.corpus.servers)
 
-    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
-        return search.recall(of_label[label.run, label.text].request, bundles, recollection)
+    def fit(position: int, ids: Callable[[Query], tuple[str, ...]]) -> Memory | None:
+        def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+            request = of_label[label.run, label.text].request
+            return search.recall(request, tools if position else bundles, recollection)
 
-    recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
-
-    def fit(position: int, ids: Callable[[Query], tuple[str, ...]], recalling: Recalling | None) -> Memory | None:
+        recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
         # A memory of tools is asked for what agents search for, of which no history is known.
         labels = [Label(q.text, ids(q), q.run, marks_of(q.request) if position == 0 else ()) for q in past]
         found = fit_memory(
@@ -122,7 +123,7 @@ def fitted(
         )
         return found.recall.memory if found.recall is not None and found.recall.memory is not None else found.memory
 
-    return Memories(fit(0, lambda query: query.bundles, recalling), fit(1, lambda query: query.tools, None))
+    return Memories(fit(0, lambda query: query.bundles), fit(1, lambda query: query.tools))
 
 
 def in_words(memory: Memory | None) -> str:

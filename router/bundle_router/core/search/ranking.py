@@ -30,7 +30,7 @@ from bundle_router.core.search.documents import Corpus
 from bundle_router.core.search.fusion import ScoredId, add_up, best_is_one, blend, order, with_memory
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, similarities
-from bundle_router.core.search.memory import Memory, count_features
+from bundle_router.core.search.memory import NO_VOTES, Memory, count_features
 from bundle_router.core.search.passes import Passes, RankingPass, SearchScope, coherence_of
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
@@ -48,6 +48,12 @@ class Memories:
 
     bundles: Memory | None = None
     tools: Memory | None = None
+
+    @property
+    def recollections(self) -> tuple[Recollection, ...]:
+        """What is recalled by meaning."""
+        held = (memory.recollection for memory in (self.bundles, self.tools) if memory is not None)
+        return tuple(recollection for recollection in held if recollection is not None)
 
 
 NO_MEMORIES: Final = Memories()
@@ -106,7 +112,7 @@ class Search:
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
-        votes = self.recall(request, permitted, memory.recollection if memory is not None else None)
+        votes = self._votes(request, permitted, memory)
         fused = with_memory(found.bundles, memory, features, permitted, votes)
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
@@ -121,11 +127,11 @@ class Search:
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pull(request, found, bundles, memories)
-        features = self._features(request, memories.tools)
+        features, votes = self._features(request, memories.tools), self._votes(request, read, memories.tools)
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
-        for tool, learned in (memories.tools.scores(features) if memories.tools is not None else {}).items():
+        for tool, learned in (memories.tools.scores(features, votes) if memories.tools is not None else {}).items():
             own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
-        ranked = order(with_memory(scores, memories.tools, features, read), k)
+        ranked = order(with_memory(scores, memories.tools, features, read, votes), k)
         first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
         return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
 
@@ -138,14 +144,14 @@ class Search:
         found = self._find(request, self._scope(bundles), tools=True)
         return best_is_one(self._pull(request, found, bundles, NO_MEMORIES), KEPT)
 
-    def recall(
-        self, request: Request, permitted: frozenset[str], recollection: Recollection | None
-    ) -> dict[str, float]:
-        """Return the votes of past steps of similar meaning for the permitted bundles; none without vectors."""
+    def _votes(self, request: Request, permitted: frozenset[str], memory: Memory | None) -> Mapping[str, float]:
+        recollection = memory.recollection if memory is not None else None
+        return self.recall(request, permitted, recollection) if recollection is not None else NO_VOTES
+
+    def recall(self, request: Request, permitted: frozenset[str], recollection: Recollection) -> dict[str, float]:
+        """Return the votes of past steps of similar meaning for the permitted ids; none without vectors."""
         vector = request.vector or self.understood.get(request.text)
-        if recollection is None or vector is None or self.vectors is None:
-            return {}
-        if self.vectors.revision != recollection.embedder:
+        if vector is None or self.vectors is None or self.vectors.revision != recollection.embedder:
             return {}
         speaking = recollection.speaking(permitted)
         return recollection.votes(self.vectors.nearest("steps", vector, k=NEIGHBOURS, within=speaking), permitted)
@@ -176,12 +182,13 @@ class Search:
         return read
 
     @cached_property
-    def _tools_of(self) -> Callable[[frozenset[str]], frozenset[str]]:
+    def tools_of(self) -> Callable[[frozenset[str]], frozenset[str]]:
+        """The tools of some bundles."""
         members = self.corpus.members
         return lru_cache(MAX_SCOPES)(lambda ids: frozenset(tool for id_ in ids for tool in members.get(id_, ())))
 
     def _scope(self, bundles: frozenset[str], tools: frozenset[str] | None = None) -> SearchScope:
-        tools = self._tools_of(bundles) if tools is None else tools
+        tools = self.tools_of(bundles) if tools is None else tools
         everyone = len(bundles) == len(self.corpus.members)
         return SearchScope(
             None if everyone else bundles, None if len(tools) == self.corpus.count("reviewed") else tools
@@ -261,7 +268,7 @@ class Search:
     def _pull(self, request: Request, found: _Found, bundles: frozenset[str], memories: Memories) -> dict[str, float]:
         """Return the tools' scores with the share they gain from their bundles' own ranking."""
         memory = memories.bundles
-        votes = self.recall(request, bundles, memory.recollection if memory is not None else None)
+        votes = self._votes(request, bundles, memory)
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
         of_bundle = best_is_one(fused)
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power

@@ -1,4 +1,4 @@
-"""Recall of past steps by meaning: the nearest ones, by vector, vote for the bundles they needed.
+"""Recall of past steps by meaning: the nearest ones, by vector, vote for the bundles or tools they needed.
 
 Rules:
 1. A recollection only changes scores of ids that are permitted anyway. Past steps that needed none of these are

@@ -12,13 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.fusion import ScoredId, order
-from bundle_router.core.search.memory import Label, Memory, bound_labels, count_features, learn, make_examples
+from bundle_router.core.search.fusion import order
+from bundle_router.core.search.memory import NO_VOTES, Label, Memory, bound_labels, count_features, learn, make_examples
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request
@@ -80,66 +80,90 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
 
 def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     """Learn a memory from the steps, measure it, and propose it if it gains. `steps`: oldest run first."""
-    base = base_scores(steps, search)
-    replay = _fit(steps, search, base)
-    older, newest = split_by_age(steps)
-    held = _Held(older if len(newest) >= MIN_HELD_BACK else [], newest, search, base)
-    return _with_recall(_propose(replay, steps, held.quality(None), held.quality), held)
+    asked = {step.label: step for step in steps}
+
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        step = asked[label]
+        return search.recall(step.past.request, step.permitted - step.neutral, recollection)
+
+    older, newest = ([step.label for step in part] for part in split_by_age(steps))
+    return _Fitting(older, newest, search, base_scores(steps, search), votes).propose()
 
 
 def fit_tools(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     """Return a memory of the tools that steps called, learned and measured like one of bundles, on top of how an
     agent's search for the step's words ranks tools."""
-    base: dict[Label, Mapping[str, float]] = {}
-    for step in steps:
-        if (label := step.tool_label) is not None:
-            base[label] = search.base_tool_scores(Request(label.text), step.permitted)
-    older, newest = (_tool_labels(part) for part in split_by_age(steps))
-    newest = newest if len(newest) >= MIN_HELD_BACK else []
+    older, newest = ([one for step in part if (one := step.tool_label)] for part in split_by_age(steps))
+    permitted = {label: step.permitted for step in steps if (label := step.tool_label)}
 
-    def after(memory: Memory) -> Quality:
-        earlier = relearn(memory, bound_labels(older), search, base) if newest else memory
-        features = {label: earlier.features(count_features(label.text, (), search.analyzer)) for label in newest}
-        return _quality([(order(earlier.add_to(base[label], features[label])), label.ids) for label in newest])
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        return search.recall(Request(label.text), search.tools_of(permitted[label]), recollection)
 
-    replay = fit_memory(_tool_labels(steps), search.analyzer, lambda label: base[label])
-    return _propose(replay, steps, _quality([(order(base[label]), label.ids) for label in newest]), after)
-
-
-def _propose(
-    replay: Fit, steps: Sequence[LabelledStep], before: Quality, measure: Callable[[Memory], Quality]
-) -> MemoryFit:
-    """Return replay's choice, if what the older runs teach in that way does not make the newest worse."""
-    if replay.memory is None:
-        why, enough = _why_not(replay, steps)
-        return MemoryFit(None, why, enough, replay, before, before)
-    after = measure(replay.memory)
-    if after.mean < before.mean - ROUNDING:
-        why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
-        return MemoryFit(None, why, True, replay, before, after)
-    why = f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
-    return MemoryFit(replay.memory, why, True, replay, before, after)
-
-
-def _tool_labels(steps: Sequence[LabelledStep]) -> list[Label]:
-    return [label for step in steps if (label := step.tool_label) is not None]
+    base = {label: search.base_tool_scores(Request(label.text), bundles) for label, bundles in permitted.items()}
+    return _Fitting(older, newest, search, base, votes).propose()
 
 
 @dataclass(frozen=True)
-class _Held:
-    """The newest runs, and the older ones that teach about them (none: the newest are too few to measure)."""
+class _Fitting:
+    """Labels of the older and of the newest runs, the scores of search alone, and the votes of recalled steps."""
 
-    older: Sequence[LabelledStep]
-    newest: Sequence[LabelledStep]
+    older: Sequence[Label]
+    newest: Sequence[Label]
     search: Search
     base: Mapping[Label, Mapping[str, float]]
+    votes: Callable[[Label, Recollection], Mapping[str, float]]
 
-    def quality(self, memory: Memory | None) -> Quality:
-        """Return how well the newest runs are ranked with what the older ones teach, learned as `memory` was."""
-        if memory is not None and self.older:
-            labels = bound_labels([step.label for step in self.older])
-            memory = relearn(memory, labels, self.search, self.base)
-        return quality(self.newest, self.search, memory if self.older else None)
+    def propose(self) -> MemoryFit:
+        """Return replay's choice, if what the older runs teach in that way does not make the newest worse."""
+        search, labels, base = self.search, [*self.older, *self.newest], self.base
+        recalling = Recalling(search.vectors.revision, self.votes) if search.vectors is not None else None
+        replay = fit_memory(labels, search.analyzer, base.__getitem__, recalling=recalling)
+        before = self._measure(None)
+        if replay.memory is None:
+            why, enough = _why_not(replay, labels)
+            return self._with_recall(MemoryFit(None, why, enough, replay, before, before))
+        after = self._measure(replay.memory)
+        if after.mean < before.mean - ROUNDING:
+            why = f"what the older runs taught makes the newest worse ({before.mean:.3f} → {after.mean:.3f})"
+            return self._with_recall(MemoryFit(None, why, True, replay, before, after))
+        why = f"replay gains {replay.after - replay.before:+.3f}, where what is needed is new {replay.new:+.3f}"
+        return self._with_recall(MemoryFit(replay.memory, why, True, replay, before, after))
+
+    def _with_recall(self, words: MemoryFit) -> MemoryFit:
+        """Fit recall (rule 4). If the newest runs reject the memory of words, a recall on top of it can't be judged."""
+        recall = words.replay.recall
+        if recall is None:
+            return words
+        if recall.memory is None or (words.replay.memory is not None and words.memory is None):
+            best = max(recall.trials, key=lambda trial: trial.quality)
+            why = f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay"
+            return replace(words, recall=why)
+        after = self._measure(recall.memory)
+        if after.mean < words.after.mean - ROUNDING:
+            why = (
+                f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
+            )
+            return replace(words, recall=why)
+        why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
+        return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
+
+    def _measure(self, memory: Memory | None) -> Quality:
+        """Return how well the newest runs are ranked with what the older ones teach, learned as `memory` was. Too few
+        newest runs are not measured."""
+        if len(self.newest) < MIN_HELD_BACK:
+            return Quality()
+        earlier = relearn(memory, bound_labels(self.older), self.search, self.base) if memory is not None else Memory()
+        ranked = [(self._rank(label, earlier), label.ids) for label in self.newest]
+        return Quality(
+            len(ranked),
+            mean(float(ids[:1] != [] and ids[0] in needed) for ids, needed in ranked),
+            mean(reciprocal_rank(ids, needed) for ids, needed in ranked),
+        )
+
+    def _rank(self, label: Label, memory: Memory) -> list[str]:
+        features = memory.features(count_features(label.text, label.marks, self.search.analyzer))
+        votes = self.votes(label, memory.recollection) if memory.recollection is not None else NO_VOTES
+        return [row.id for row in order(memory.add_to(self.base[label], features, votes))]
 
 
 def relearn(
@@ -155,35 +179,8 @@ def relearn(
     return replace(words, recollection=recollection)
 
 
-def _with_recall(words: MemoryFit, held: _Held) -> MemoryFit:
-    """Fit recall (rule 4). If the newest runs reject the memory of words, a recall on top of it can't be judged."""
-    recall = words.replay.recall
-    if recall is None:
-        return words
-    if recall.memory is None or (words.replay.memory is not None and words.memory is None):
-        best = max(recall.trials, key=lambda trial: trial.quality)
-        return replace(words, recall=f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay")
-    after = held.quality(recall.memory) if held.older else words.after
-    if after.mean < words.after.mean - ROUNDING:
-        why = f"by words alone; by meaning too the newest runs get worse ({words.after.mean:.3f} → {after.mean:.3f})"
-        return replace(words, recall=why)
-    why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
-    return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
-
-
-def _fit(steps: Sequence[LabelledStep], search: Search, base: Mapping[Label, Mapping[str, float]]) -> Fit:
-    of_label = {step.label: step for step in steps}
-
-    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
-        step = of_label[label]
-        return search.recall(step.past.request, step.permitted - step.neutral, recollection)
-
-    recalling = Recalling(search.vectors.revision, votes) if search.vectors is not None else None
-    return fit_memory([step.label for step in steps], search.analyzer, lambda label: base[label], recalling=recalling)
-
-
-def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
-    runs = len({step.past.run_id for step in steps})
+def _why_not(replay: Fit, labels: Sequence[Label]) -> tuple[str, bool]:
+    runs = len({label.run for label in labels})
     if replay.trials:
         best = max(replay.trials, key=lambda trial: trial.quality)
         if best.pays and replay.new < 0.0:
@@ -192,20 +189,3 @@ def _why_not(replay: Fit, steps: Sequence[LabelledStep]) -> tuple[str, bool]:
     missing = max(0, MIN_LABELS - replay.labels)
     need = f"{missing} more labels" if missing else f"more than the {runs} runs (of different ids) there are"
     return f"too little to go by: {need} are needed", False
-
-
-def quality(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> Quality:
-    """Return how well search ranks the steps, each among its own permitted bundles."""
-    return _quality(
-        [(search.rank_bundles(step.past.request, step.permitted, memory).scored, tuple(step.needed)) for step in steps]
-    )
-
-
-def _quality(ranked: Sequence[tuple[Sequence[ScoredId], Collection[str]]]) -> Quality:
-    """Return the quality of rankings, each with its needed ids."""
-    rows = [([row.id for row in scored], needed) for scored, needed in ranked]
-    return Quality(
-        len(rows),
-        mean(float(ids[:1] != [] and ids[0] in needed) for ids, needed in rows),
-        mean(reciprocal_rank(ids, needed) for ids, needed in rows),
-    )
