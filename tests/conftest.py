@@ -5,7 +5,6 @@ import gc
 import os
 import resource
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
@@ -14,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.llm import loading
 
 from tests.profiles import load_profile
-from tests.workers import run
 
 load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
@@ -32,49 +29,17 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.dont_write_bytecode = False
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    # Not `addoption`, which keeps lower-case letters for pytest itself.
-    parser.getgroup("workers")._addoption(
-        "-n", "--workers", metavar="NUMBER", help="processes that run the tests; 0: none but this one"
-    )
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Files that are named run in one process, which begins sooner; folders, and the whole suite, in many.
 
-
-def workers_of(config: pytest.Config) -> int:
-    """Return how many processes are forked to run the tests.
-
-    Files that are named run in this one, which begins sooner; folders, and the whole suite, in many. These are five for
-    two cores: tests of servers, browsers and processes wait for more than half of their time.
+    These are two a core: tests of servers, browsers and processes wait for more than half of their time.
     """
-    if (asked := config.getoption("workers")) not in (None, "auto"):
-        return int(asked)
     named = [argument.partition("::")[0] for argument in config.args]
     if all(name.endswith(".py") for name in named):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 5 * cores // 2
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    config = session.config
-    number = workers_of(config)
-    if number < 1 or session.testsfailed or config.option.collectonly or config.getoption("usepdb"):
-        return None  # pytest's own loop
-    if loading.installed() and any(item.nodeid.startswith(IMPORTS_LITELLM) for item in session.items):
-        asyncio.run(loading.load())
-        for thread in threading.enumerate():
-            if thread.name in loading.OUR_THREADS:
-                thread.join()
-        freeze()
-    run(session, min(number, len(session.items)), unit_of)
-    return True
-
-
-def unit_of(item: pytest.Item) -> str:
-    """Return what a worker runs as a whole: all tests that share a browser, a file, a test that waits for programs."""
-    if "browser" in getattr(item, "fixturenames", ()):
-        return "browser"
-    return item.nodeid if item.nodeid.startswith(FIRST) else item.nodeid.partition("::")[0]
+    return 2 * cores
 
 
 FIRST = (
@@ -87,19 +52,9 @@ FIRST = (
 """Tests that start programs and wait for them, up to half a minute each: begun last, one would run beside nothing."""
 
 
-IMPORTS_LITELLM = ("tests/model/", "tests/cli/", "tests/mcp/", "tests/selecting/", "tests/serving/")
-"""Where tests import litellm, which takes four seconds of CPU: once, before workers are forked."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest: what is begun last would run beside nothing."""
-
-    def order(item: pytest.Item) -> int:
-        if item.nodeid.startswith(FIRST):
-            return 0
-        return 1 if unit_of(item) == "browser" else 2
-
-    items.sort(key=order)
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 @pytest.hookimpl(wrapper=True)
