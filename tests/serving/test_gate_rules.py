@@ -215,6 +215,16 @@ def test_only_a_file_of_bounded_size_is_a_token_file(tmp_path: Path) -> None:
         AccessTokens("/dev/null").read()
 
 
+def test_a_file_without_a_token_says_how_it_gets_one_and_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.touch(0o600)
+    with pytest.raises(RequestError, match="names no token yet") as refused:
+        AccessTokens(path).read()
+    assert "bundle-router token NAME" in refused.value.advice
+    AccessTokens(path).add("a", ["call"])
+    assert [row.caller.name for row in AccessTokens(path).read()] == ["a"]
+
+
 def test_a_token_is_not_added_through_a_link_and_another_file_of_the_name_is_noticed(tmp_path: Path) -> None:
     path, aim = tmp_path / "tokens.toml", tmp_path / "aim"
     path.symlink_to(aim)

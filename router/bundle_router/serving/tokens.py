@@ -49,7 +49,7 @@ class TokenEntry(Frozen):
 class TokenTable(Frozen):
     """The content of the token file."""
 
-    tokens: dict[_Name, TokenEntry] = Field(min_length=1, max_length=1_000)
+    tokens: dict[_Name, TokenEntry] = Field(default_factory=dict, max_length=1_000)
 
 
 class AccessTokens:
@@ -83,14 +83,16 @@ class AccessTokens:
             raise self._refused_error("is not a file of tokens")
         if status.st_mode & 0o022:
             raise self._refused_error("may be written by others: chmod go-w")
-        return self._tokens_in(data)
+        if not (tokens := self._tokens_in(data)):
+            raise self._refused_error("names no token yet")
+        return tokens
 
     def add(
         self, name: str, scopes: Sequence[str], principal: str = "", role: str = "", expires: datetime | None = None
     ) -> str:
         """Append a new token's table to the file, creating it if absent, and return the token, which is stored nowhere.
         Raises RequestError for a name that exists; StorageError."""
-        token, known = new_key(), self.path.exists()
+        token, known = new_key(), self.path.exists() and self.path.stat().st_size > 0
         if known and any(row.caller.name == name for row in self.read()):
             raise RequestError(f"the token file {str(self.path)!r} has a token {name!r}", advice="choose another name")
         lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
@@ -120,7 +122,7 @@ class AccessTokens:
     def _refused_error(self, why: str) -> RequestError:
         return RequestError(
             f"the token file {str(self.path)!r} {why}",
-            advice="it has a table [tokens.NAME] for each token, with its sha256 and its scopes",
+            advice="`bundle-router token NAME --tokens FILE` adds one: [tokens.NAME] with sha256 and scopes",
         )
 
 
