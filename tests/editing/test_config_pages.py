@@ -138,6 +138,15 @@ def test_the_page_has_the_text_its_problems_and_a_link_at_the_top(site: Site) ->
     assert schema == json.loads((ROOT / "config" / "schema" / "policy.schema.json").read_text(encoding="utf-8"))
 
 
+def test_files_that_do_not_load_are_said_to_be_out_of_force(site: Site) -> None:
+    assert "These files don't load" not in site.get("/config").text
+    path = site.config / "policy.toml"
+    path.write_text(path.read_text(encoding="utf-8").replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
+    page = site.get("/config").text
+    assert "goes on with the last config that did" in page
+    assert "unknown bundle &#39;docs.fetc&#39;" in page
+
+
 def test_what_is_typed_is_checked_with_line_and_caret(site: Site) -> None:
     text = site.text().replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1)
     said = site.post("/config/check", {**site.form(file="policy.toml"), "text": text}).text
