@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, progress, say, say_whole, table
@@ -16,27 +15,7 @@ from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError
 from bundle_router.review.behaviour import Behaviour, CauseGroup, ChangeKind, edited_words
 from bundle_router.review.edit_places import Places
-from bundle_router.review.replaying import ReplayOutcome, RunReplays
-
-T = TypeVar("T")
-
-
-class ReadableRuns:
-    """`status` is 0 as long as every run could be read to its end, else that of a broken run."""
-
-    def __init__(self) -> None:
-        self.status = 0
-
-    def all(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items of one run, or none of them: a run that is broken anywhere contributes nothing."""
-        try:
-            whole = list(items)
-        except CorruptRun as error:
-            self.status = error.exit_code
-            sys.stderr.write(visible(f"bundle-router: passed over: {error.message}") + "\n")
-            return
-        yield from whole
-
+from bundle_router.review.replaying import ReplayOutcome
 
 MAX_ROWS: Final = 50
 """Differing decisions that are printed."""
@@ -65,7 +44,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when any decision comes out with other bundles or tools, or, under its own config, otherwise at
     all; of an early run (`RunHeader.is_early`) only other bundles count, and what else differs is named."""
-    from bundle_router.wiring.config_folders import load_with_places
+    from bundle_router.wiring.config_folders import load_with_places, open_replays
 
     archive = archive_of(arguments)
     if arguments.local and not arguments.config:
@@ -75,20 +54,23 @@ def run(arguments: argparse.Namespace) -> int:
     other, places = (
         load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
     )
-    replaying = RunReplays(archive, other, max(0, arguments.examples))
-    total, attempt = ReplayOutcome(Behaviour(replaying.examples)), ReadableRuns()
+    replaying = open_replays(archive, other, max(0, arguments.examples))
+    total, status = ReplayOutcome(Behaviour(replaying.examples)), 0
     run_ids = arguments.run_ids or archive.run_ids()
     with progress("Replaying", sum(archive.summary(run_id).records or 0 for run_id in run_ids)) as done:
         for run_id in run_ids:
-            for outcome in attempt.all(replaying.whole_run(run_id, done)):
-                total.merge(outcome)
+            try:
+                total.merge(replaying.whole_run(run_id, done))
+            except CorruptRun as error:
+                status = error.exit_code
+                sys.stderr.write(visible(f"bundle-router: passed over: {error.message}") + "\n")
     if arguments.json:
         print_json(total.to_json(places))
     else:
         _show(total, places)
         if total.behaviour.decisions and (later := _later_servers(other, replaying.known)):
             say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
-    return attempt.status or (1 if total.differing_count else 0)
+    return status or (1 if total.differing_count else 0)
 
 
 def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:

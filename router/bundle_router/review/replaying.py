@@ -1,19 +1,21 @@
 """Replays recorded runs under their own config or another one, for the command line and the pages.
 
 Rules:
-1. A run with any broken record contributes nothing. So the outcome of a run is returned once, whole.
+1. A run with any broken record contributes nothing. So the outcome of a run is returned whole.
 2. Memory is bounded: at most `MAX_KEPT` changed decisions are kept, further ones are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.decide.decide import decide
+from bundle_router.core.models import Facts
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.replayed import ReplayedDecision, catalog_from, replay
+from bundle_router.core.records.replayed import Decide, ReplayedDecision, catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
@@ -21,6 +23,7 @@ from bundle_router.review.behaviour import Behaviour, CauseFinder
 MAX_KEPT: Final = 1_000
 _EVERY: Final = 200
 _MAX_CATALOGS: Final = 8
+_MAX_FACTS: Final = 64
 
 
 class RecordedRuns(Protocol):
@@ -72,19 +75,22 @@ class ReplayOutcome:
 
 
 class RunReplays:
-    """Replays the decisions of one run after another. `known`: the servers that the runs had."""
+    """Replays the decisions of one run after another. `known`: the servers that the runs had. `decide` decides under
+    the `other` catalog."""
 
-    def __init__(self, runs: RecordedRuns, other: Catalog | None, examples: int) -> None:
+    def __init__(self, runs: RecordedRuns, other: Catalog | None, examples: int, decide: Decide = decide) -> None:
         self.known: set[str] = set()
         self.examples = examples
         self._runs = runs
         self._other = other
+        self._decide = decide
         self._own: dict[str, Catalog] = {}
+        self._facts: dict[Facts, Facts] = {}
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
 
-    def whole_run(self, run_id: str, done: Callable[[int], None]) -> Iterator[ReplayOutcome]:
-        """Yield the outcome of a run's decisions once; nothing for a run with any broken record."""
+    def whole_run(self, run_id: str, done: Callable[[int], None]) -> ReplayOutcome:
+        """Return the outcome of a run's decisions. Raises UnknownRun, and CorruptRun for any broken record."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
         early = self._other is None and self._runs.header(run_id).is_early
         for number, record in enumerate(self._runs.decisions(run_id)):
@@ -98,17 +104,22 @@ class RunReplays:
             if number % _EVERY == 0:
                 done(self._before + last)
         self._before += last + 1
-        yield outcome
+        return outcome
 
     def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
         then = self._catalog(record.step.run_id, record.decision.catalog_revision)
+        if len(self._facts) > _MAX_FACTS:
+            self._facts.clear()
+        facts = self._facts.setdefault(record.facts, record.facts)  # what plans judged is kept beside one object
+        if facts is not record.facts:
+            record = replace(record, facts=facts)
         if self._other is None:
             replayed = replay(record, then)
             outcome.behaviour.add(replayed, {})
             if replayed.outcome != "identical":
                 outcome.add(replayed, is_early_detail=is_early and replayed.outcome == "same_bundles")
             return
-        replayed = replay(record, self._other, then)
+        replayed = replay(record, self._other, then, self._decide)
         if replayed.outcome in ("identical", "same_bundles"):
             outcome.behaviour.add(replayed, {})
             return

@@ -28,7 +28,7 @@ from bundle_router.review.behaviour import Behaviour
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
-from bundle_router.review.replaying import RecordedRuns, RunReplays
+from bundle_router.review.replaying import RecordedRuns
 from bundle_router.wiring.catalogs import (
     LocalServers,
     declared_files,
@@ -38,6 +38,7 @@ from bundle_router.wiring.catalogs import (
     with_learned,
     with_skills,
 )
+from bundle_router.wiring.config_folders import open_replays
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -351,15 +352,14 @@ class ConfigEditor:
 def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
     """Replay the decisions of the newest runs. Return their changes, whether there are more, and the broken runs."""
     runs: RecordedRuns = archive
-    replays, behaviour = RunReplays(runs, new, 5), Behaviour(5)
+    replays, behaviour = open_replays(runs, new, 5), Behaviour(5)
     unread: list[str] = []
     ids = sorted(archive.run_ids(), key=lambda run_id: archive.summary(run_id).opened, reverse=True)
     for position, run_id in enumerate(ids):
         if behaviour.decisions >= most:
             return behaviour, position < len(ids), tuple(unread)
         try:
-            for outcome in replays.whole_run(run_id, lambda _done: None):
-                behaviour.merge(outcome.behaviour)
+            behaviour.merge(replays.whole_run(run_id, lambda _done: None).behaviour)
         except CorruptRun:
             unread.append(run_id)
     return behaviour, False, tuple(unread)

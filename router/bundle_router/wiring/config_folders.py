@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.engine.route import decide_cached
 from bundle_router.errors import RequestError
 from bundle_router.review.edit_places import Places, edit_places
+from bundle_router.review.replaying import RecordedRuns, RunReplays
 from bundle_router.wiring.catalogs import LocalServers, declared_files, load_catalog, local_cards
 
 
@@ -22,6 +24,11 @@ def load_with_places(config: str | Path, *, local: LocalServers | None = None) -
     catalog = load_catalog(config, local=local)
     files = [*declared_files(local), *read_config(config)]
     return catalog, edit_places(resolve(files, local_cards(local)[1]).written)
+
+
+def open_replays(runs: RecordedRuns, other: Catalog | None, examples: int) -> RunReplays:
+    """Return what replays recorded runs; under `other`, decisions that come to the same are decided once."""
+    return RunReplays(runs, other, examples, decide_cached)
 
 
 @contextmanager

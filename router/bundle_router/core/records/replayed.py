@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
@@ -20,13 +20,14 @@ from pydantic import TypeAdapter
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, permitted_tools, settle
 from bundle_router.core.decide.replies import admit_reply
-from bundle_router.core.models import Decision, LocalSettings, Reply
+from bundle_router.core.models import Activation, Decision, Facts, LocalSettings, Reply, Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
 from bundle_router.dataclass import dataclass, replace
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 T = TypeVar("T")
+Decide = Callable[[Catalog, Facts, Activation, Step], Decision | Question]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ def conclude(question: Question, reply: Reply | None) -> Decision:
 
 
 def replay(
-    recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None
+    recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None, decide: Decide = decide
 ) -> ReplayedDecision:
     """Replay the recorded decision under `catalog`. With `then`, its own catalog, tools are compared too: an edit may
-    give a bundle other tools without changing who sees the bundle.
+    give a bundle other tools without changing who sees the bundle. `decide` may keep decisions.
 
     Raises KeyError, TypeError or ValueError on a record that is not a decision.
     """
