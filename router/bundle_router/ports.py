@@ -52,8 +52,9 @@ class Redactor(Protocol):
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         """Redact several texts at the price of one. Without a secret, returns `texts` itself."""
 
-    def is_clean(self, text: str) -> bool:
-        """Return whether `redact` would not change the text. May be False for clean text, never True for a secret."""
+    def are_clean(self, texts: Sequence[str]) -> bool:
+        """Return whether `redact` would change none of the texts. May be False for clean ones, never True for a
+        secret."""
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value with every string in it redacted, keys included; the value itself is not changed."""

@@ -81,7 +81,7 @@ def main() -> None:
         "clean 1,000 characters": lambda: redactor.redact((PROSE * 6)[:1000]),
         "clean, 40 texts in one look": lambda: redactor.redact_many([PROSE[:25]] * 40),
         f"clean record as a value ({len(encoded)} characters)": lambda: redactor.redact_value(RECORD),
-        "clean record, encoded (is_clean)": lambda: redactor.is_clean(encoded),
+        "clean record, encoded (are_clean)": lambda: redactor.are_clean([encoded]),
         "probed 1,000 characters": lambda: redactor.redact((PROSE * 5)[:950] + " the key: see_the_manual of it"),
         "dirty 1,000 characters": lambda: redactor.redact((DIRTY + PROSE * 4)[:1000]),
         "clean 1 MB": lambda: redactor.redact(megabyte(PROSE)),

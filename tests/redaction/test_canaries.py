@@ -152,7 +152,7 @@ def test_no_trace_of_a_secret_is_left(redactor: SecretRedactor, kind: str, place
 
     assert "[redacted:" in redacted
     assert not [trace for trace in traces(secret) if trace in redacted]
-    assert not redactor.is_clean(text)
+    assert not redactor.are_clean([text])
     assert redactor.redact(redacted) == redacted
 
 

@@ -127,7 +127,7 @@ def test_a_named_secret_goes_whole_wherever_it_stands(value: Any, expected: Any)
 
 @pytest.mark.parametrize(("value", "expected"), CASES)
 def test_encoded_json_is_called_clean_only_when_its_value_is(value: Any, expected: Any) -> None:
-    assert not shared_redactor().is_clean(json.dumps(value))
+    assert not shared_redactor().are_clean([json.dumps(value)])
 
 
 @pytest.mark.parametrize("value", UNCHANGED)
@@ -176,7 +176,7 @@ def test_redacting_a_value_twice_changes_nothing_more(value: Any) -> None:
 
 @given(json_values)
 def test_a_record_called_clean_has_a_clean_value(value: Any) -> None:
-    if shared_redactor().is_clean(json.dumps(value)):
+    if shared_redactor().are_clean([json.dumps(value)]):
         assert shared_redactor().redact_value(value) == value
 
 
@@ -184,21 +184,21 @@ def test_a_value_that_is_kept_later_is_a_secret_from_then_on() -> None:
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
     text = "x made/while-running+x, correct horse, x"
     assert redactor.redact(text) == "x made/while-running+x, [redacted:env:VENDOR_KEY], x"
-    assert redactor.is_clean(text.replace("correct horse", "x"))
-    assert not redactor.is_clean('{"password": "x"}')
-    assert not redactor.is_clean("x correct%20horse")
+    assert redactor.are_clean([text.replace("correct horse", "x")])
+    assert not redactor.are_clean(['{"password": "x"}'])
+    assert not redactor.are_clean(["x correct%20horse"])
     redactor.keep("a server", "made/while-running+x")
     redactor.keep("again", "made/while-running+x")
     redactor.keep("too", "short")
     assert redactor.redact(text) == "x [redacted:token:a_server], [redacted:env:VENDOR_KEY], x"
     assert redactor.redact("made%2Fwhile-running%2Bx short") == "[redacted:token:a_server] short"
-    assert not redactor.is_clean(text)
+    assert not redactor.are_clean([text])
 
 
 def test_a_text_without_a_form_in_utf_8_is_redacted_like_any_other() -> None:
     lone = ["\ud800", "x"]
     assert shared_redactor().redact_many(lone) is lone
-    assert shared_redactor().is_clean("\ud800")
+    assert shared_redactor().are_clean(["\ud800"])
     assert shared_redactor().redact(f"\ud800 {TOKEN}") == "\ud800 [redacted:github-pat]"
     assert shared_redactor().rules_in(f"\ud800 {TOKEN}") == ["github-pat"]
     assert shared_redactor().redact_value({"password": "\ud800"}) == {"password": NAMED}
@@ -213,9 +213,9 @@ def test_the_rules_that_take_something_out_are_named_once() -> None:
 
 
 def test_only_what_is_clean_beneath_its_escapes_is_called_clean() -> None:
-    assert shared_redactor().is_clean("plain text") is True
-    assert shared_redactor().is_clean(json.dumps({"note": "a\ttab"})) is True
-    assert shared_redactor().is_clean(json.dumps({"note": "bearer\tabcdefgh12345678"})) is False
+    assert shared_redactor().are_clean(["plain text"]) is True
+    assert shared_redactor().are_clean([json.dumps({"note": "a\ttab"})]) is True
+    assert shared_redactor().are_clean([json.dumps({"note": "bearer\tabcdefgh12345678"})]) is False
 
 
 def test_a_placeholder_is_never_cut_by_a_value_that_looks_like_a_part_of_it() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bundle_router.adapters.redaction import SecretRedactor
+from bundle_router.core.models.canonical import EncodedObject, EncodedRows
 from bundle_router.core.records.chain import encode_clean, encode_record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,9 +49,9 @@ class Witness:
     def __init__(self) -> None:
         self.shown = ""
 
-    def is_clean(self, text: str) -> bool:
-        self.shown += text
-        return REDACTOR.is_clean(text)
+    def are_clean(self, texts: Sequence[str]) -> bool:
+        self.shown += "".join(texts)
+        return REDACTOR.are_clean(texts)
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         self.shown += json.dumps(texts)
@@ -59,6 +60,21 @@ class Witness:
     def redact_value(self, value: Any) -> Any:
         self.shown += json.dumps(value)
         return REDACTOR.redact_value(value)
+
+
+def with_texts(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with its objects and lists as parts that are encoded already, as decisions have them."""
+    kinds: dict[type, Any] = {dict: EncodedObject, list: EncodedRows}
+    return {name: kinds.get(type(value), lambda same: same)(value) for name, value in record.items()}
+
+
+def test_a_part_that_was_clean_is_looked_at_again_once_there_is_another_secret() -> None:
+    redactor = SecretRedactor({})
+    record = with_texts({"facts": {"unavailable": [{"server": "github", "why": "opened by hunter2hunter2"}]}})
+    for _ in range(2):
+        assert "hunter2hunter2" in encode_clean(record, redactor)
+    redactor.keep("endpoint", "hunter2hunter2")
+    assert "hunter2hunter2" not in encode_clean(record, redactor)
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -74,9 +90,10 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     st.sampled_from((TOKEN, "correct horse/battery+staple", json.dumps({"password": "hunter2"}))),
     st.sampled_from(("{}", "x {}", "{} x", f"{DIGEST} {{}}", f'"input_digest":"{DIGEST}" {{}}', '\\"{}\\"')),
     st.booleans(),
+    st.booleans(),
 )
 def test_a_secret_is_found_wherever_it_stands(
-    at: tuple[dict[str, Any], tuple[Any, ...]], secret: str, form: str, escapes: bool
+    at: tuple[dict[str, Any], tuple[Any, ...]], secret: str, form: str, escapes: bool, encoded: bool
 ) -> None:
     record: Any = copy.deepcopy(at[0])
     place = at[1]
@@ -86,7 +103,7 @@ def test_a_secret_is_found_wherever_it_stands(
     for name in place[:-1]:
         inner = inner[name]
     inner[place[-1]] = form.format(secret)
-    written = encode_clean(record, REDACTOR)
+    written = encode_clean(with_texts(record) if encoded else record, REDACTOR)
     assert TOKEN not in written
     assert "battery" not in written
     assert "hunter2" not in written

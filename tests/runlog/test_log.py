@@ -149,8 +149,8 @@ class Censor:
     def redact_many(self, texts: Any) -> Any:
         return [self.redact(text) for text in texts]
 
-    def is_clean(self, text: str) -> bool:
-        return "hunter2!" not in text
+    def are_clean(self, texts: Any) -> bool:
+        return not any("hunter2!" in text for text in texts)
 
     def redact_value(self, value: Any) -> Any:
         if isinstance(value, dict):

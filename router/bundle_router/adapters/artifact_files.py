@@ -169,12 +169,7 @@ class RunArtifacts(ArtifactReader):
     """
 
     def __init__(
-        self,
-        run_dir: str | os.PathLike[str],
-        *,
-        durable: bool = False,
-        max_bytes: int = MAX_BYTES,
-        shared: bool = True,
+        self, run_dir: str | os.PathLike[str], *, durable: bool = False, max_bytes: int = MAX_BYTES, shared: bool = True
     ) -> None:
         super().__init__(run_dir, max_bytes=max_bytes)
         self._pool = ArtifactPool(Path(self._run_dir).absolute().parent) if shared else None

@@ -87,16 +87,8 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
         )
     names = [next(kept) for _ in names]
     labels = {name: next(kept) for name in names}
-    return step.model_copy(
-        update={
-            "workflow": workflow,
-            "role": role,
-            "step": at,
-            "goal": goal,
-            "constraints": tuple(kept),
-            "labels": labels,
-        }
-    )
+    update = {"workflow": workflow, "role": role, "step": at, "goal": goal, "labels": labels}
+    return step.model_copy(update={**update, "constraints": tuple(kept)})
 
 
 def prepare(

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bundle_router.core.models import Decision, Step
 from bundle_router.engine.results import Result
 from bundle_router.serving.address import ServiceAddress
-from bundle_router.serving.endpoint import (
-    HEAD_S,
-    Endpoint,
-    answering,
-    opened_keys,
-    require_extra,
-    served_runs,
-)
+from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, opened_keys, require_extra, served_runs
 from bundle_router.serving.gate import Admission
 from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns

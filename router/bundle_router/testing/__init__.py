@@ -65,10 +65,10 @@ class FakeRedactor:
         return text
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        return texts if all(map(self.is_clean, texts)) else [self.redact(text) for text in texts]
+        return texts if self.are_clean(texts) else [self.redact(text) for text in texts]
 
-    def is_clean(self, text: str) -> bool:
-        return not any(secret in text for secret in self.secrets)
+    def are_clean(self, texts: Sequence[str]) -> bool:
+        return not any(secret in text for secret in self.secrets for text in texts)
 
     def redact_value(self, value: Any) -> Any:
         if not self.secrets:

@@ -32,14 +32,7 @@ class PostgresRunStore:
 
     blocks: Final = True
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock,
-        redactor: Redactor | None = None,
-        wait_s: float = 5.0,
-    ) -> None:
+    def __init__(self, url: str, *, clock: Clock, redactor: Redactor | None = None, wait_s: float = 5.0) -> None:
         plain, objects = without_objects(url)
         self._clock, self._redactor = clock, redactor
         self.pool = Pool(plain, wait_s=wait_s)

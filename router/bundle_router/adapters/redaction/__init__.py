@@ -74,13 +74,6 @@ class SecretRedactor:
         redacted = self._redact_until_clean(data)
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
 
-    def is_clean(self, text: str) -> bool:
-        """Return True only if it is certain that neither the text nor, if it is JSON, its value holds a secret.
-
-        Meant for a record that was just encoded: nearly always one pass, without walking over its values.
-        """
-        return not self._rules.suspicious(text.encode("utf-8", "surrogatepass"))
-
     def rules_in(self, text: str) -> list[str]:
         """Return the sorted names of the rules that would redact something in the text."""
         before, after = (
@@ -88,15 +81,24 @@ class SecretRedactor:
         )
         return sorted({label.decode() for label in after if after.count(label) > before.count(label)})
 
-    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
+    def are_clean(self, texts: Sequence[str]) -> bool:
+        """Return True only if it is certain that no text, nor its value if it is JSON, holds a secret.
+
+        One pass over those that were not checked before, without walking over values.
+        """
         clean = self._clean  # read before the rules: texts that old rules let pass go into the old, unused cache
         unknown = [text for text in texts if text not in clean]
         # Joined by two newlines, which end anything that a text began and don't look like folded base64.
-        if not unknown or not self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
-            if len(clean) >= MAX_CLEAN:
-                clean.clear()
-            clean.update((text, None) for text in unknown if len(text) <= MAX_CLEAN_CHARACTERS)
+        if unknown and self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
+            return False
+        if len(clean) >= MAX_CLEAN:
+            clean.clear()
+        clean.update((text, None) for text in unknown if len(text) <= MAX_CLEAN_CHARACTERS)
+        return True
+
+    def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
+        if self.are_clean(texts):
             return texts
         redacted = [self.redact(text) for text in texts]
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted

@@ -52,23 +52,29 @@ def text_of(value: Any) -> str:
 
 
 def encode_object(value: Mapping[str, Any]) -> str:
-    """Return what `encode` does for an object; the text of an `EncodedObject` in it is used unchanged."""
-    if EncodedObject not in map(type, value.values()):
-        return encode(value)
+    """Return what `encode` does for an object; the text of encoded values in it is used unchanged."""
+    return "{" + ",".join(encode_members(value)[0]) + "}"
+
+
+def encode_members(value: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the texts of an object's members, in order, and those among them whose value was encoded before (one
+    text each; the members between them share one)."""
     parts: list[str] = []
+    kept: list[str] = []
     others: dict[str, Any] = {}
     for name in sorted(value):
         item = value[name]
-        if isinstance(item, EncodedObject):
+        if type(item) is EncodedObject or type(item) is EncodedRows:
             if others:
                 parts.append(encode(others)[1:-1])
                 others = {}
-            parts.append(f"{encode(name)}:{item.text}")
+            kept.append(f"{encode_basestring_ascii(name)}:{item.text}")
+            parts.append(kept[-1])
         else:
             others[name] = item
     if others:
         parts.append(encode(others)[1:-1])
-    return "{" + ",".join(parts) + "}"
+    return parts, kept
 
 
 def digest(data: str | bytes) -> str:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
-from bundle_router.core.models.canonical import digest, encode_object
+from bundle_router.core.models.canonical import digest, encode_members
 from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
@@ -151,31 +151,37 @@ def seal(record: dict[str, Any], seq: int, prev: str) -> tuple[bytes, str]:
 
 def encode_record(record: dict[str, Any]) -> str:
     """Return the canonical JSON of a record that is not sealed yet. Raises as `seal` does."""
-    if not record or "seq" in record or "prev" in record or "hash" in record:
-        raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
-    return encode_object(record)
+    return encode_clean(record, None)
 
 
 class _Redactor(Protocol):
-    def is_clean(self, text: str) -> bool: ...
+    def are_clean(self, texts: Sequence[str]) -> bool: ...
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]: ...
     def redact_value(self, value: Any) -> Any: ...
 
 
 def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
-    """Return what `encode_record` does, with the record redacted. The engine has redacted most of it, so the whole text
-    is checked once; only where that finds something suspicious, value by value. Digests and times that the router
-    itself made are not checked (`_OWN_VALUE`). Raises as `seal` does."""
-    text = encode_record(record)
+    """Return the canonical JSON of a record that is not sealed yet, redacted. The engine has redacted most of it, so
+    texts that were not checked before are checked in one pass; only where that finds something suspicious, value by
+    value. Digests and times that the router itself made are not checked (`_OWN_VALUE`). Raises as `seal` does."""
+    if not record or "seq" in record or "prev" in record or "hash" in record:
+        raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
+    parts, kept = encode_members(record)
+    text = "{" + ",".join(parts) + "}"
     if redactor is None:
         return text
-    texts = _texts_of(record)
-    if redactor.redact_many(texts) is texts if texts else redactor.is_clean(_OWN_FIELD.sub('""', text)):
+    texts = [] if kept else _texts_of(record)
+    if texts:
+        is_clean = redactor.redact_many(texts) is texts
+    else:
+        rest = _OWN_FIELD.sub('""', ",".join(part for part in parts if part not in kept))
+        is_clean = redactor.are_clean([rest, *kept])
+    if is_clean:
         return text
-    rest = {
+    rest_of = {
         name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
     }
-    return text if redactor.redact_value(rest) is rest else encode_record(redactor.redact_value(record))
+    return text if redactor.redact_value(rest_of) is rest_of else encode_record(redactor.redact_value(record))
 
 
 def _texts_of(record: Mapping[str, Any]) -> list[str]:

@@ -358,12 +358,17 @@ def _row_json(row: Chosen | LeftOut) -> Json:
     return value
 
 
+@lru_cache(256)
+def _rows_json(rows: tuple[Chosen | LeftOut, ...]) -> EncodedRows:
+    return EncodedRows([_row_json(row) for row in rows])
+
+
 def outcome_json(decision: Decision) -> Json:
     """Return the decided part of the record, which a replay has to reproduce byte for byte."""
     return {
         **{name: getattr(decision, name) for name in _OUTCOME},
-        "bundles": [_row_json(chosen) for chosen in decision.bundles],
-        "left_out": [_row_json(row) for row in decision.left_out],
+        "bundles": _rows_json(decision.bundles),
+        "left_out": _rows_json(decision.left_out),
         "candidates": [_flat_json(candidate) for candidate in decision.candidates],
         "search": search_json(decision.search),
         "model": _flat_json(decision.model) if decision.model is not None else None,

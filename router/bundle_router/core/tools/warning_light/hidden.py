@@ -31,7 +31,7 @@ _MARKUP: Final = re.compile(
     r"</?(?:system|assistant|user|human|important|instructions?|secret|hidden|admin|priority|s|critical|internal"
     r"|override|sys|prompt|context|notice|mandatory|urgent)(?:[ _-](?:prompt|message|note|instructions?|reminder))?>"
     r"|<\|[a-z_]{2,30}\|>|\[/?(?:inst|system|sys|admin|assistant)\]|<<sys>>"
-    r"|(?:^|\n)\s{0,8}(?:#{1,4}\s{0,4})?(?:system|assistant|human)(?: prompt| message| override)?\s?:",
+    r"|(?:^|\n)\s{0,8}(?:#{1,4}\s{0,4})?(?:system|assistant|human)(?: prompt| message| override)?\s?:"
 )
 _COMMAND: Final = re.compile(
     r"\b(?:curl|wget|fetch|iwr|invoke-webrequest)\b.{0,200}(?:\||&&|\$\()|\b(?:ba|z)?sh\s+-[ci]\b|/dev/tcp/|\bnc(?:at)?\s.{0,60}-e\b|\bmkfifo\b"
