@@ -1,6 +1,6 @@
-"""Regular expressions by google-re2, which nothing else imports: linear time for any pattern, and a bound on memory.
+"""Regular expressions by google-re2, which only this module imports: linear time for any pattern, bounded memory.
 
-Loading the library takes 10 ms, so it happens when the first expression is compiled.
+Loading the library takes 10 ms, so it is loaded when the first expression is compiled.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""What one expression may take at most, re2's own default."""
+"""Maximum bytes of one expression, re2's own default."""
 _SHOWN: Final = 300
 
 
 class ExpressionError(ValueError):
-    """A pattern that re2 does not take, in its words: syntax it does not have, or more memory than was granted."""
+    """A pattern that re2 rejects, with its message: unsupported syntax, or too much memory."""
 
 
 def compile_expression(
@@ -44,8 +44,8 @@ def compile_expression(
 
 
 def compile_set(patterns: Sequence[bytes], *, max_bytes: int) -> Any:
-    """Compile patterns over bytes as one automaton, whose `Match(data)` gives the indexes of those that occur, or None.
-    Text that needs more than `max_bytes` of it only gets slower."""
+    """Compile patterns over bytes as one automaton, whose `Match(data)` returns the indexes of those that occur, or
+    None. Text that needs more than `max_bytes` of it is only processed more slowly."""
     import re2
 
     options = _options(max_bytes, latin1=True)
@@ -58,7 +58,7 @@ def compile_set(patterns: Sequence[bytes], *, max_bytes: int) -> Any:
 
 
 def escape(text: str) -> str:
-    """Return a pattern that matches just this text."""
+    """Return a pattern that matches only this text."""
     import re2
 
     return str(re2.escape(text))
@@ -68,7 +68,7 @@ def _options(max_bytes: int, *, latin1: bool) -> Any:
     import re2
 
     options = re2.Options()
-    options.log_errors = False  # a pattern may be anybody's: what is wrong with it goes to its author, not to our log
+    options.log_errors = False  # a pattern may be anybody's: its errors go to its author, not to our log
     options.max_mem = max_bytes
     if latin1:
         options.encoding = re2.Options.Encoding.LATIN1

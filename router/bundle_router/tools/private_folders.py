@@ -1,6 +1,6 @@
-"""Folders in the system's temporary one that hold what no other user may see, and that go with who made them.
+"""Private folders in the system's temporary one, which are deleted with the process that made them.
 
-Each is locked while it is used. So those of processes that were killed are known: whoever makes the next deletes them.
+Each is locked while it is used. An unlocked one belonged to a killed process, and the next process deletes it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _ABANDONED_S: Final = 600.0
 
 @contextmanager
 def private_folder(prefix: str) -> Iterator[str]:
-    """Give a fresh folder (mode 0700) by its real path, and delete it afterwards. Raises OSError."""
+    """Create a folder (mode 0700), yield its real path, and delete it afterwards. Raises OSError."""
     _delete_abandoned(Path(tempfile.gettempdir()), prefix)
     folder, owner = Path(tempfile.mkdtemp(prefix=prefix)).resolve(), os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # a file system without locks: there nothing is taken for abandoned either
+        with suppress(OSError):  # a file system without locks, where no folder counts as abandoned
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield str(folder)
     finally:
-        if os.getpid() == owner:  # a forked process that ends has this generator, too
+        if os.getpid() == owner:  # a forked process has this generator too
             _delete(folder)
         os.close(lock)
 
 
 def _delete_abandoned(parent: Path, prefix: str) -> None:
-    """Delete the folders whose process is gone. One that was just made may not be locked yet: it stays."""
+    """Delete the folders whose process is gone. A new one may not be locked yet, and is kept."""
     for folder in parent.glob(f"{prefix}*"):
-        with suppress(OSError):  # others delete them too, and some are another user's
+        with suppress(OSError):  # another process may delete it first, or it is another user's
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 about = os.fstat(lock)
@@ -49,7 +49,7 @@ def _delete_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete it, after giving back the permissions that a program took. Nothing of it runs now, so nothing moves."""
+    """Delete it, after restoring permissions that a program removed. No process uses it, so nothing moves."""
     with suppress(OSError):
         folder.chmod(0o700)
         for parent, folders, _ in os.walk(folder):

@@ -1,7 +1,7 @@
-"""The local server `docs`: fetch a documentation page, and search one documentation site.
+"""The local server `docs`: fetches a documentation page, and searches one documentation site.
 
-Only hosts the operator listed are contacted (`policy.toml`; `tools.docs.urls` has the rules for URLs), only at public
-addresses, only over HTTPS (`tools.docs.network`). What comes back is data: cleaned, bounded, its URL stated.
+Only hosts that the operator listed are contacted (`policy.toml`; `tools.docs.urls` has the rules for URLs), only at
+public addresses, only over HTTPS (`tools.docs.network`). Results are data: cleaned, bounded, with their URL.
 
 Failure codes, for agents and the log: `invalid_url`, `no_hosts`, `host_not_allowed`, `invalid_settings`, `dns_failed`,
 `address_refused`, `connect_failed`, `tls_failed`, `timeout`, `cancelled`, `bad_response`, `truncated`, `too_large`,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FetchArguments(Frozen):
-    """What `fetch` takes."""
+    """Arguments of `fetch`."""
 
     url: Annotated[str, Field(min_length=1, max_length=2048, description="An https URL. A #fragment picks a section.")]
     section: Annotated[
@@ -32,7 +32,7 @@ class FetchArguments(Frozen):
 
 
 class SearchArguments(Frozen):
-    """What `search` takes."""
+    """Arguments of `search`."""
 
     site: Annotated[
         str, Field(min_length=1, max_length=2048, description="The site, or the folder of it that holds the manual.")
@@ -42,7 +42,7 @@ class SearchArguments(Frozen):
 
 
 def tools_over(network: Network | None = None) -> tuple[LocalTool, ...]:
-    """Return the tools over a network; None is the real one, made at the first call. Tests give their own."""
+    """Return the tools over a network; None: the real one, created at the first call. Tests pass their own."""
 
     def fetch(arguments: FetchArguments, context: ToolContext) -> ToolOutput:
         from bundle_router.tools.docs.answers import answer_fetch, system_network

@@ -1,14 +1,14 @@
-"""Which addresses may be connected to: public unicast ones, and none that hides another address inside it.
+"""The addresses that may be connected to: public unicast ones that do not contain another address.
 
 `ipaddress.is_global` is not enough: it is True for NAT64, 6to4, ISATAP, IPv4-compatible and (some) site-local forms,
-each of which a gateway can turn into an internal IPv4 address. So IPv6 is a short list of what may be used
-(2000::/3) less what in it is special, IPv4 is everything less what is special, and `is_global` must agree.
+each of which a gateway can turn into an internal IPv4 address. So IPv6 is a short allow-list (2000::/3) without its
+special ranges, IPv4 is everything without its special ranges, and `is_global` must agree.
 
-A network's own NAT64 or 6rd prefix looks like any other address and can't be told from outside; on a network that
-only has DNS64/NAT64, fetching is refused.
+A network's own NAT64 or 6rd prefix looks like any other address and can't be recognised from outside. On a network that
+has only DNS64/NAT64, fetching is refused.
 
-Sources: IANA's IPv4 and IPv6 Special-Purpose Address Registries, RFC 6052 and 8215 (NAT64), RFC 3056 (6to4),
-RFC 4380 (Teredo), RFC 5214 section 6.1 (ISATAP), RFC 3879 (site-local), RFC 9637 (3fff::/20).
+Sources: IANA's IPv4 and IPv6 Special-Purpose Address Registries, RFC 6052 and 8215 (NAT64), RFC 3056 (6to4), RFC 4380
+(Teredo), RFC 5214 section 6.1 (ISATAP), RFC 3879 (site-local), RFC 9637 (3fff::/20).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _REFUSED_V6: Final = tuple(
     (IPv6Network(network), why)
     for network, why in (
-        # Named for the message only: these lie outside 2000::/3 and would be refused without a name.
+        # Listed only for the message: these are outside 2000::/3 and would be refused anyway.
         ("::/128", "unspecified"),
         ("::1/128", "loopback"),
         ("::ffff:0:0/96", "IPv4-mapped"),

@@ -1,4 +1,4 @@
-"""The two tools: arguments and context in, blocks out. Everything a result says about itself is said here."""
+"""The two tools: arguments and context in, blocks out. All text that a result says about itself is here."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bundle_router.tools.docs.transfer import BodyLimit
 from bundle_router.tools.docs.urls import HostList, Url, parse_url
 
 MAX_TEXT: Final = 1_048_576
-"""Bytes of a text page that are read, decoded. What is longer is cut, and the result says so."""
+"""Maximum decoded bytes of a text page. A longer one is cut, and the result says so."""
 PIECE: Final = 20_000
-"""Characters of a page in one result."""
+"""Maximum characters of a page in one result."""
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT: Final = re.compile(  # the empty alternative at the end: a page without a type is tried as text
     r"text/.+|application/(json|xml|yaml|x-yaml|toml|javascript|x-javascript|ecmascript|x-sh|sql|x-ndjson|graphql"
@@ -41,8 +41,7 @@ def system_network() -> Network:
 
 
 def answer_fetch(url: str, section: str | None, offset: int, context: ToolContext, network: Network) -> ToolOutput:
-    """Return one page, or the piece of it that was asked for. Raises ToolFailure; codes in
-    `bundle_router.tools.docs`."""
+    """Return one page, or the requested piece of it. Raises ToolFailure; codes in `bundle_router.tools.docs`."""
     fetcher = _fetcher(context, network)
     asked = parse_url(url)
     page = fetcher.fetch(asked, lambda kind: _limit(kind, context))
@@ -52,7 +51,7 @@ def answer_fetch(url: str, section: str | None, offset: int, context: ToolContex
 
 
 def answer_search(site: str, query: str, limit: int, context: ToolContext, network: Network) -> ToolOutput:
-    """Return pages of a site, best first, and which index they come from. Raises ToolFailure; codes in `tools.docs`."""
+    """Return pages of a site, best first, and the index they come from. Raises ToolFailure; codes in `tools.docs`."""
     from bundle_router.tools.docs.site_search import find_index, rank, resolve_hits
 
     fetcher = _fetcher(context, network)
@@ -88,7 +87,7 @@ def _limit(kind: str, context: ToolContext) -> BodyLimit:
 
 
 def _is_text(page: Page) -> bool:
-    # Servers call unknown files text/plain; a NUL in what is not UTF-16 says otherwise.
+    # Servers label unknown files text/plain; a NUL outside of UTF-16 shows that they are binary.
     if not _TEXT.fullmatch(page.media_type):
         return False
     return b"\0" not in page.body[:8192] or "utf-16" in page.charset or page.body[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -126,7 +125,7 @@ def _read(page: Page, asked: Url, section: str | None, offset: int, fetcher: Fet
     if len(text) > PIECE and not name and not offset and headings:
         about.append(f"Sections: {outline(headings)}")
     head = clean_text("\n".join(about))
-    room = max_bytes - len(head.encode()) - 200  # 200: the line that says which piece this is
+    room = max_bytes - len(head.encode()) - 200  # 200: the line that describes the piece
     piece = cut_piece(text[start:end], offset, max_chars=PIECE, max_bytes=room)
     return f"{head}\n{_says_which(piece.start, piece.end, piece.total)}\n\n{piece.text}"
 
@@ -138,7 +137,7 @@ def _says_which(start: int, end: int, total: int) -> str:
 
 
 def _text_of(page: Page, anchor: str, fetcher: Fetcher) -> tuple[str, str, int | None]:
-    """Title, text, and the offset of the anchor."""
+    """Return title, text, and the offset of the anchor."""
     text = decode_text(page.body, page.charset)
     if page.media_type not in _HTML:
         return "", text, None

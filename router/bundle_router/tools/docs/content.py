@@ -1,7 +1,7 @@
-"""What of a documentation page is content, and the shape it is given before it is written as Markdown.
+"""Finds the content of a documentation page, and prepares it for conversion to Markdown.
 
-Knows the habits of Sphinx (alabaster, furo, Read the Docs), MkDocs (Material), Docusaurus, VitePress and rustdoc; each
-rule stands for something seen in their pages. Works on a Beautiful Soup tree in place, in passes that are linear in
+It knows the habits of Sphinx (alabaster, furo, Read the Docs), MkDocs (Material), Docusaurus, VitePress and rustdoc;
+each rule is for something seen in their pages. It changes a Beautiful Soup tree in place, in passes that are linear in
 its size.
 """
 
@@ -22,17 +22,17 @@ from bundle_router.tools.docs.deadline import Deadline
 __all__ = ["ANCHOR_MARK", "Content", "NavigableString", "Tag", "read_content", "words"]
 
 ANCHOR_MARK: Final = "\ue0a0"
-"""Stands in the tree where the asked anchor is. A private-use character, taken out of the page first."""
+"""Marks the requested anchor in the tree. A private-use character, which is removed from the page first."""
 MAX_DEPTH: Final = 80
-"""Levels of nesting that are kept; below it only text is. Bounds recursion and indentation."""
+"""Maximum nesting. Deeper elements become text, which bounds recursion and indentation."""
 MAX_SPAN: Final = 20
 MAX_MARK_SEARCH: Final = 1_000
-"""Elements after an anchor among which the first text is looked for."""
+"""Maximum elements after an anchor that are searched for its first text."""
 MAX_LINK: Final = 2048
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a list written as prose, to keep long lists readable."""
+    """Return the words of a text, so that long lists stay readable."""
     return frozenset(text.split())
 
 
@@ -65,9 +65,9 @@ _KEPT_ATTRIBUTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is to be written of a page: its title (one line), and the element that holds it, cleaned.
+    """The content of a page: its title (one line), and its cleaned main element.
 
-    `marked`: the asked anchor is there, and `ANCHOR_MARK` stands before its text.
+    `marked`: the requested anchor exists, and `ANCHOR_MARK` is before its text.
     """
 
     title: str
@@ -78,10 +78,10 @@ class Content:
 def read_content(
     html: str, *, base: str, anchor: str, keeps_image: Callable[[str], bool], deadline: Deadline
 ) -> Content:
-    """Leave only what is to be written, in the shape it is to be written in, links made absolute.
+    """Return only the content, prepared for conversion, with absolute links.
 
-    `base` is the page's URL. An image is kept where `keeps_image(absolute URL)`; else its text stands for it. The
-    element of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.
+    `base` is the page's URL. Images are kept if `keeps_image(absolute URL)`, else replaced by their text. The element
+    of id `anchor` gets an `ANCHOR_MARK`. Raises the deadline's ToolFailure.
     """
     deadline.check("reading the page")
     soup = BeautifulSoup(html.replace(ANCHOR_MARK, ""), "lxml")
@@ -104,7 +104,7 @@ def read_content(
 
 
 def _main_of(soup: BeautifulSoup) -> Tag:
-    """`role=main`, the only article of `<main>`, `<main>`, the only article, the body: the first there is."""
+    """Return the first there is of: `role=main`, the only article of `<main>`, `<main>`, the only article, the body."""
     if marked := _outermost_tags(soup.find_all(role="main")):
         return max(marked, key=_size)
     mains = _outermost_tags(soup.find_all("main"))
@@ -116,7 +116,7 @@ def _main_of(soup: BeautifulSoup) -> Tag:
 
 
 def _outermost_tags(tags: list[Tag]) -> list[Tag]:
-    """Return those that stand in none of the others, so that measuring them all stays linear."""
+    """Return the tags that are in no other of them, so that measuring all stays linear."""
     known = {id(tag) for tag in tags}
     return [tag for tag in tags if not any(id(parent) in known for parent in tag.parents)]
 
@@ -145,7 +145,7 @@ def _base_of(soup: BeautifulSoup, page: str) -> str:
 
 
 def _mark_anchor(main: Tag, anchor: str) -> bool:
-    """Put the mark before the first text at or after the anchor, where it changes nothing about how it is written."""
+    """Put the mark before the first text at or after the anchor, where it does not change the Markdown."""
     target = main.find(id=anchor) or main.find("a", attrs={"name": anchor})
     for element in islice(target.next_elements if target else (), MAX_MARK_SEARCH):
         above = takewhile(lambda parent: parent is not main, element.parents)
@@ -192,7 +192,7 @@ def _is_noise(tag: Tag) -> bool:
         return True
     if tag.has_attr("hidden") or _attribute(tag, "aria-hidden") == "true":
         return True
-    # An empty link into its own page is a permalink, whatever its class; one with a picture is content.
+    # An empty link within its page is a permalink, whatever its class; one with a picture is content.
     own_page = tag.name == "a" and _attribute(tag, "href").startswith("#")
     return own_page and tag.get_text().strip() in _PERMALINKS and tag.find("img") is None
 
@@ -204,7 +204,7 @@ def _shape_code(main: Tag) -> None:
             numbered.replace_with(listings[-1])
     for pre in main.find_all("pre"):
         if pre.find_parent(["td", "th"]):
-            pre.name = "code"  # a fence can't stand in a table row
+            pre.name = "code"  # a table row can't contain a fence
         elif language := _language(pre):
             pre["data-language"] = language
 
@@ -299,7 +299,7 @@ def _shape_link(link: Tag, base: str) -> None:
 
 def _absolute_url(reference: str, base: str) -> str | None:
     """Return an absolute http, https or mailto URL, safe between Markdown's parentheses; None for anything else."""
-    # Browsers drop tabs and newlines before they read the scheme, so they are dropped before it is judged.
+    # Browsers drop tabs and newlines before they read the scheme, so they are dropped before the check too.
     reference = "".join(char for char in reference.strip() if char.isprintable())
     if not reference or len(reference) > MAX_LINK:
         return None

@@ -1,4 +1,4 @@
-"""One total deadline over everything a call does: resolving, connecting, TLS, headers, a dripping body, converting."""
+"""One total deadline for a call: resolving, connecting, TLS, headers, a dripping body, converting."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from bundle_router.errors import ToolFailure
 
 SLICE_S: Final = 0.2
-"""Longest single wait. Between waits the caller is asked whether it has gone away."""
+"""Maximum seconds of a single wait. Between waits the call checks whether it was cancelled."""
 
 
 class Deadline:
-    """`timeout_s` seconds from now. Not extended by progress: a byte a second does not keep a call alive."""
+    """A deadline `timeout_s` seconds from now. Progress does not extend it, not even a byte a second."""
 
     def __init__(self, timeout_s: float, cancelled: Callable[[], bool] = lambda: False) -> None:
         self._timeout_s = timeout_s
@@ -21,7 +21,7 @@ class Deadline:
         self._cancelled = cancelled
 
     def check(self, doing: str) -> float:
-        """Return seconds left, always above 0. Raises ToolFailure `timeout` or `cancelled`; `doing` says at what."""
+        """Return the seconds left (above 0). Raises ToolFailure `timeout` or `cancelled`; `doing` names the work."""
         if self._cancelled():
             raise ToolFailure(f"cancelled while {doing}", code="cancelled")
         left = self._ends - time.monotonic()
@@ -30,5 +30,5 @@ class Deadline:
         return left
 
     def slice(self, doing: str) -> float:
-        """Return seconds the next single wait may take. Raises like `check`."""
+        """Return the seconds that the next single wait may take. Raises like `check`."""
         return min(self.check(doing), SLICE_S)

@@ -18,7 +18,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a URL led to. `url` is the last of `hops`; `media_type` is lower case, without parameters, "" if absent."""
+    """The page at a URL. `url` is the last of `hops`; `media_type` is lower case, without parameters, "" if absent."""
 
     url: Url
     hops: tuple[Url, ...]
@@ -30,16 +30,16 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """What every request of one call shares: the allow-list, the network and the one deadline."""
+    """The shared state of one call's requests: the allow-list, the network and the deadline."""
 
     hosts: HostList
     network: Network
     deadline: Deadline
 
     def fetch(self, url: Url, limit_for: Callable[[str], BodyLimit]) -> Page:
-        """Return the page at `url`, after at most `MAX_REDIRECTS` redirects. `limit_for` is given the media type.
+        """Return the page at `url`, after at most `MAX_REDIRECTS` redirects. `limit_for` receives the media type.
 
-        Raises ToolFailure: what `transfer.get` raises, `host_not_allowed`, `invalid_url` (a redirect to what is
+        Raises ToolFailure: those of `transfer.get`, `host_not_allowed`, `invalid_url` (a redirect to a URL that is
         never fetched), `too_many_redirects`, `not_found` (404, 410), `http_error` (any other status).
         """
         hops = [url]
@@ -62,7 +62,7 @@ class Fetcher:
 
 
 def media_type(head: ResponseHead) -> tuple[str, str]:
-    """Media type and charset of a reply, both lower case and "" where absent."""
+    """Return media type and charset of a reply, both lower case and "" if absent."""
     kind, _, parameters = head.first("content-type").partition(";")
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")

@@ -1,7 +1,7 @@
-"""What documentation sites publish about their own pages, read into one form.
+"""Parses the indexes that documentation sites publish of their own pages into one form.
 
-Every parser takes untrusted bytes of bounded size and returns entries in the order they stand, or None when the bytes
-are not that kind of index: many sites answer every path with an HTML page and status 200. `MAX_ENTRIES` bounds all.
+Every parser takes untrusted bytes of bounded size, and returns entries in their order, or None if the bytes are not
+that kind of index: many sites answer every path with an HTML page and status 200. `MAX_ENTRIES` bounds all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from bundle_router.tools.docs.pages import clean_text, decode_text
 
 MAX_INDEX: Final = 4_194_304
-"""Bytes of one index, decoded; for `objects.inv` also of what its zlib part holds."""
+"""Maximum decoded bytes of one index; for `objects.inv` also of its zlib part."""
 MAX_ENTRIES: Final = 100_000
 _MAX_FIELD: Final = 1_000
 
@@ -31,7 +31,7 @@ _LLMS_LINK: Final = re.compile(r"\[([^\[\]]{1,300})\]\(([^()\s]{1,2048})\)(?::[ 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One page, section or symbol. `location` is as the index says, to be joined to the index's folder.
+    """One page, section or symbol. `location` is as in the index, relative to the index's folder.
 
     `kind` is the index's own word for it (`py:function`), or ""; `text` is some of the page's text, or "".
     """
@@ -44,7 +44,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexKind:
-    """A kind of index: where it stands in a documentation folder, and how it is read."""
+    """A kind of index: its path in a documentation folder, and its parser."""
 
     name: str
     path: str
@@ -52,7 +52,7 @@ class IndexKind:
 
 
 def read_inventory(body: bytes) -> list[IndexEntry] | None:
-    """Sphinx `objects.inv`, version 2: pages, sections and symbols."""
+    """Parse Sphinx's `objects.inv`, version 2: pages, sections and symbols."""
     lines = body.split(b"\n", 4)
     if len(lines) < 5 or lines[0].rstrip() != b"# Sphinx inventory version 2":
         return None
@@ -78,7 +78,7 @@ def _inventory_entry(line: str) -> IndexEntry | None:
 
 
 def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
-    """MkDocs `search/search_index.json`: pages and sections with their text."""
+    """Parse MkDocs' `search/search_index.json`: pages and sections with their text."""
     value = _json(body)
     docs = value.get("docs") if isinstance(value, dict) else None
     if not isinstance(docs, list):
@@ -91,7 +91,7 @@ def read_mkdocs(body: bytes) -> list[IndexEntry] | None:
 
 
 def read_sphinx_search(body: bytes) -> list[IndexEntry] | None:
-    """Sphinx `searchindex.js`: pages and, where the builder wrote them, sections. Assumes pages end in `.html`."""
+    """Parse Sphinx's `searchindex.js`: pages and, if the builder wrote them, sections. Assumes pages end in `.html`."""
     text = decode_text(body, "utf-8")
     if not text.lstrip().startswith("Search.setIndex("):
         return None
@@ -128,7 +128,7 @@ def _sphinx_array(text: str, name: str) -> Any:
 
 
 def read_llms(body: bytes) -> list[IndexEntry] | None:
-    """`llms.txt`: a Markdown list of links, each with a remark."""
+    """Parse `llms.txt`: a Markdown list of links, each with a remark."""
     text = decode_text(body, "utf-8")
     if text.lstrip()[:1] == "<":
         return None
@@ -137,9 +137,8 @@ def read_llms(body: bytes) -> list[IndexEntry] | None:
 
 
 def read_sitemap(body: bytes) -> list[IndexEntry] | None:
-    """`sitemap.xml`: bare URLs, titled by the words of their paths. One of sitemaps has entries of kind `sitemap`.
-
-    Read with one expression, not an XML parser: no entities, no external references.
+    """Parse `sitemap.xml`: bare URLs, titled by the words of their paths. A sitemap of sitemaps gives entries of kind
+    `sitemap`. One expression reads it, not an XML parser: no entities, no external references.
     """
     text = decode_text(body, "utf-8")
     nested = "<sitemapindex" in text
@@ -177,4 +176,4 @@ KINDS: Final = (
     IndexKind("llms.txt", "llms.txt", read_llms),
     IndexKind("sitemap", "sitemap.xml", read_sitemap),
 )
-"""Best first: what says most about a page for the fewest bytes."""
+"""Best first: those that say most about a page in the fewest bytes."""

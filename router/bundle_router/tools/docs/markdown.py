@@ -1,18 +1,18 @@
-"""HTML to Markdown for reading: the main content of a documentation page, without the site around it.
+"""Converts HTML to Markdown for reading: the main content of a documentation page, without the site around it.
 
-Beautiful Soup over lxml reads the page (tag soup included), `tools.docs.content` cleans the tree, markdownify writes.
-markdownify was chosen over html2text and html-to-markdown by comparing what they make of the pages in
-`tests/data/docs`: it alone keeps nested definition lists (every Sphinx API page), and it is a visitor over a tree, so
-that the bounds below have a place to stand.
+Beautiful Soup over lxml parses the page (tag soup included), `tools.docs.content` cleans the tree, markdownify writes.
+markdownify was chosen over html2text and html-to-markdown by comparing their results on the pages in `tests/data/docs`:
+it alone keeps nested definition lists (every Sphinx API page), and it is a visitor over a tree, which makes the bounds
+below possible.
 
 The page is untrusted:
-1. What costs more than linear time in markdownify is overridden (list numbers, `pre` edges, table spans) or made
+1. Parts of markdownify that take more than linear time are overridden (list numbers, `pre` edges, table spans) or made
    impossible by the cleaning (long runs of whitespace, deep nesting).
-2. The deadline is looked at for every element, and what has been written so far is bounded by `MAX_MARKDOWN`:
-   indentation multiplies, once per level and line.
-3. A link or an element of the result is one that the cleaning let through: text that Markdown would read as one is
-   escaped, also where the page splits it over elements. Other punctuation is left alone, because a model reads
-   `list[int]` better than `list\\[int\\]`.
+2. The deadline is checked for every element, and the text written so far is bounded by `MAX_MARKDOWN`: indentation
+   multiplies, once per level and line.
+3. Links and elements in the result are only those that the cleaning let through. Text that Markdown would read as one
+   is escaped, even if the page splits it over elements. Other punctuation is kept, because a model reads `list[int]`
+   better than `list\\[int\\]`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bundle_router.tools.docs.deadline import Deadline
 from bundle_router.tools.docs.pages import clean_text
 
 MAX_MARKDOWN: Final = 4_194_304
-"""Characters of Markdown made of one page."""
+"""Maximum characters of Markdown for one page."""
 
 _MARKUP: Final = re.compile(r"\](?=:|\((?!https?://|mailto:))|<(?=[A-Za-z/!?]|$)")
 """Text that Markdown would read as a link, a link's definition, raw HTML or an autolink."""
@@ -39,7 +39,7 @@ _FENCES: Final = re.compile(r"`{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`anchor` is the character offset of the asked anchor in `markdown`, None if the page has no such anchor."""
+    """`anchor` is the character offset of the requested anchor in `markdown`; None if the page does not have it."""
 
     title: str
     markdown: str
@@ -49,7 +49,7 @@ class Converted:
 def to_markdown(
     html: str, *, base: str, anchor: str = "", keeps_image: Callable[[str], bool], deadline: Deadline
 ) -> Converted:
-    """Convert a page. `base` is its URL; images are kept where `keeps_image(absolute URL)`, else their text is.
+    """Convert a page. `base` is its URL; images are kept if `keeps_image(absolute URL)`, else replaced by their text.
 
     Raises ToolFailure `too_large`, or the deadline's own.
     """
@@ -65,7 +65,7 @@ _Converter: Any = MarkdownConverter  # its type information leaves out the metho
 
 
 class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the line above
-    """markdownify with its style set for models and its non-linear parts replaced."""
+    """markdownify with a style for models, and with its non-linear parts replaced."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__(heading_style="atx", escape_asterisks=False, escape_underscores=False, autolinks=False)
@@ -114,7 +114,7 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
     convert_th = convert_td
 
     def get_conv_fn(self, tag_name: str) -> Any:
-        # Names come from the page: without this, <video> or <hN> would pick methods that were never looked at.
+        # Names come from the page: without this, <video> or <hN> would call methods that nobody reviewed.
         return super().get_conv_fn(tag_name) if tag_name in _WRITTEN else None
 
 

@@ -1,13 +1,13 @@
-"""The whole network effect of this bundle: names to addresses, addresses to connections.
+"""The network access of the `docs` server: names to addresses, addresses to connections.
 
 Rules:
-1. A name is resolved once per request; every address in the answer is checked, and one that is refused refuses the
-   whole answer (a mixed answer is how DNS rebinding looks).
+1. A name is resolved once per request, and every address in the answer is checked. One refused address refuses the
+   whole answer, because DNS rebinding gives mixed answers.
 2. The connection goes to one of exactly those checked addresses. Nothing after the check resolves a name again.
 3. The certificate is checked against the URL's name, with the system's authorities.
-4. Environment proxies, `.netrc` and cookies do not exist here.
+4. Environment proxies, `.netrc` and cookies are not used.
 
-`Resolver` and `Connector` are the seam: tests give their own, with a real TLS server behind it.
+`Resolver` and `Connector` are the interfaces that tests replace, with a real TLS server behind them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from bundle_router.tools.docs.deadline import Deadline
 
 PORT: Final = 443
 MAX_ATTEMPTS: Final = 4
-"""Addresses of one name that are tried, in the resolver's order."""
+"""Maximum addresses of one name that are tried, in the resolver's order."""
 ATTEMPT_S: Final = 5.0
 MAX_LOOKUPS: Final = 16
-"""Look-ups that may hang at once. `getaddrinfo` can't be interrupted, so a hanging one keeps its thread."""
+"""Maximum hanging look-ups. `getaddrinfo` can't be interrupted, so a hanging one keeps its thread."""
 
 
 class Resolver(Protocol):
@@ -43,7 +43,7 @@ class Resolver(Protocol):
 class Connector(Protocol):
     @property
     def tls(self) -> ssl.SSLContext:
-        """What a connection is wrapped in. Must check the certificate and the name."""
+        """TLS context for connections. It must check the certificate and the name."""
 
     def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
         """Return a TCP connection to exactly that address. Raises OSError."""
@@ -63,14 +63,14 @@ class Network:
         plain = self._connect(host, addresses, deadline)
         with ExitStack() as undo:
             undo.enter_context(plain)
-            # Ragged ends are errors: without close_notify a body that ends with the connection may have been cut. Some
-            # Pythons (Debian's) have OpenSSL take them for ends.
+            # Ragged ends must be errors: without close_notify a body that ends with the connection may have been cut.
+            # Some Pythons (Debian's) make OpenSSL accept them.
             tls = self.connector.tls
             tls.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
             wrapped = tls.wrap_socket(
                 plain, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=False
             )
-            undo.enter_context(wrapped)  # `plain` is detached now: closing it no longer closes the connection
+            undo.enter_context(wrapped)  # `plain` is detached: closing it no longer closes the connection
             _shake_hands(wrapped, host, deadline)
             undo.pop_all()
             return wrapped
@@ -124,7 +124,7 @@ def _shake_hands(wrapped: ssl.SSLSocket, host: str, deadline: Deadline) -> None:
 
 
 class SystemResolver:
-    """The operating system's resolver, in a thread of its own, because `getaddrinfo` knows no timeout."""
+    """The operating system's resolver, in a thread of its own, because `getaddrinfo` has no timeout."""
 
     def __init__(self, look_up: Callable[..., list[Any]] = socket.getaddrinfo) -> None:
         self._getaddrinfo = look_up
@@ -171,4 +171,4 @@ class SystemConnector:
         return context
 
     def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        return socket.create_connection((str(ip_address(address)), port), timeout_s)  # a number: no name is looked up
+        return socket.create_connection((str(ip_address(address)), port), timeout_s)  # an address: no look-up

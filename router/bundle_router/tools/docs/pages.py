@@ -1,4 +1,4 @@
-"""Bytes to clean text, and text to the piece of it that was asked for."""
+"""Decodes bytes to clean text, and cuts the requested piece from a text."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Piece:
 
 
 def decode_text(body: bytes, charset: str) -> str:
-    """Return the text of a body. `charset` is the header's word; a byte order mark beats it, `<meta>` stands in for it.
+    """Return the text of a body. `charset` is from the header; a byte order mark overrides it, `<meta>` replaces it.
 
-    Never raises: an unknown or unsuitable charset is read as UTF-8, and what does not decode becomes U+FFFD.
+    Never raises: an unknown or unsuitable charset is read as UTF-8, and undecodable bytes become U+FFFD.
     """
     for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
         if body.startswith(mark):
@@ -64,13 +64,14 @@ def decode_text(body: bytes, charset: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Without control characters but newline and tab, direction overrides, tag characters; line ends are newlines."""
+    """Return the text without controls (but newline and tab), direction overrides and tags, and with `\\n` line
+    ends."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     return _CONTROLS.sub("", text)
 
 
 def find_headings(markdown: str) -> list[Heading]:
-    """Return the ATX headings of a Markdown text, in order; what stands in fenced code is none."""
+    """Return the ATX headings of a Markdown text, in order, without those in fenced code."""
     headings, offset, fence = [], 0, ""
     for line in markdown.split("\n"):
         if found := _FENCE.match(line):
@@ -87,9 +88,9 @@ def find_headings(markdown: str) -> list[Heading]:
 
 
 def find_section(headings: Sequence[Heading], asked: str, total: int) -> tuple[int, int]:
-    """Start and end offset of the section `asked` for: by its full title, else the start of one, else part of one.
+    """Return start and end of the section `asked` for: by its full title, else the start of one, else part of one.
 
-    Raises ToolFailure `no_section`, naming the sections there are.
+    Raises ToolFailure `no_section`, which names the existing sections.
     """
     words = _plain(asked)
     tests = (lambda title: title == words, lambda title: title.startswith(words), lambda title: words in title)
@@ -106,7 +107,7 @@ def find_section(headings: Sequence[Heading], asked: str, total: int) -> tuple[i
 
 
 def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[int, int]:
-    """Start and end of what begins at an anchor: its heading's section if it stands in or before one, else the rest."""
+    """Return start and end of the part at an anchor: its heading's section if it is in or before one, else the rest."""
     for index, heading in enumerate(headings):
         if heading.start <= offset <= heading.start + heading.level + 1:
             later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
@@ -121,9 +122,8 @@ def outline(headings: Sequence[Heading], *, most: int = 40, max_title: int = 80)
 
 
 def cut_piece(text: str, offset: int, *, max_chars: int, max_bytes: int) -> Piece:
-    """From `offset` on, at most `max_chars` characters and `max_bytes` bytes of UTF-8, to a line's end if one is near.
-
-    Raises ToolFailure `bad_offset` when there is nothing at `offset`.
+    """Return the piece from `offset` on: at most `max_chars` characters and `max_bytes` bytes of UTF-8, to a line's end
+    if one is near. Raises ToolFailure `bad_offset` if there is nothing at `offset`.
     """
     if offset and offset >= len(text):
         raise ToolFailure(f"offset {offset} is past the end: there are {len(text)} characters", code="bad_offset")

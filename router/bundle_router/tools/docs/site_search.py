@@ -1,8 +1,8 @@
-"""Finds pages of one documentation site through the site's own index, and ranks them by the words of the query.
+"""Finds pages of one documentation site by the site's own index, and ranks them by the words of the query.
 
 Rules:
-1. The nearest index wins: the folder of the given URL first, then the folders above it, up to the site's root.
-2. Only pages under the folder of the index that was used are returned; an index can't point elsewhere.
+1. The nearest index is used: the folder of the given URL first, then the folders above it, up to the site's root.
+2. Only pages under the folder of that index are returned; an index can't point elsewhere.
 3. The ranking is a pure function of index and query: same inputs, same order.
 """
 
@@ -23,19 +23,19 @@ from bundle_router.tools.docs.urls import Url, join_url, parse_url
 
 MAX_FOLDERS: Final = 4
 MAX_SITEMAPS: Final = 5
-"""Sitemaps read of a sitemap of sitemaps."""
+"""Maximum sitemaps that are read from a sitemap of sitemaps."""
 MAX_WORDS: Final = 16
 
 _ABSENT: Final = frozenset(
     {"not_found", "http_error", "host_not_allowed", "invalid_url", "too_many_redirects", "unsupported_encoding"}
 )
-"""How a site says that it has no such index. Any other failure (the network's, the deadline's) ends the search."""
+"""Failures that mean the site has no such index. Any other one (of the network, of the deadline) ends the search."""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteIndex:
-    """The index that was found. `folder` is where it stands after redirects; `cut`: it was larger than `MAX_INDEX`."""
+    """The index that was found. `folder` is its folder after redirects; `cut`: it was larger than `MAX_INDEX`."""
 
     kind: str
     url: Url
@@ -53,7 +53,7 @@ class PageHit:
 
 
 def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
-    """Return the nearest index of a site. Raises ToolFailure `no_index`, or what kept it from looking."""
+    """Return the nearest index of a site. Raises ToolFailure `no_index`, or the failure that ended the search."""
     folders = _folders(site)
     for folder in folders:
         for kind in KINDS:
@@ -70,7 +70,7 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
 
 
 def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
-    """Return the entries that share a word with the query, best first. Rare words weigh more, and titles."""
+    """Return the entries that share a word with the query, best first. Rare words and words in titles weigh more."""
     words = tuple(dict.fromkeys(_words(query)))[:MAX_WORDS]
     if not words:
         raise ToolFailure(f"{query!r} holds no word to search for", code="no_words")
@@ -91,14 +91,14 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
 
 
 def resolve_hits(index: SiteIndex, ranked: Sequence[IndexEntry], most: int) -> list[PageHit]:
-    """Return the first `most` entries whose URL stands under the index's folder, each URL once."""
+    """Return the first `most` entries whose URL is under the index's folder, each URL once."""
     hits: dict[str, PageHit] = {}
     for entry in ranked:
         if len(hits) == most:
             break
         try:
             url = join_url(index.folder, entry.location.replace(" ", "%20"))
-        except ToolFailure:  # an index may name what is never fetched (http:, another port); it is no page then
+        except ToolFailure:  # an index may name URLs that are never fetched (http:, another port): no page then
             continue
         shown = f"{url}#{url.fragment}" if url.fragment else str(url)
         if index.folder.holds(url):
@@ -144,7 +144,8 @@ def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: Index
 
 
 def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
-    """Return which words the entry has, and how well: as a word of the title, in the title, in the URL, in the text."""
+    """Return the entry's words of the query, with weights: a word of the title, in the title, in the URL, in the
+    text."""
     title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
     matched = {}
     for word in words:

@@ -1,8 +1,8 @@
-"""One GET over one connection, every dimension of the reply bounded.
+"""Sends one GET over one connection, with every dimension of the reply bounded.
 
-h11 does the framing: it has no I/O of its own, is strict about lengths and chunks, and bounds what it buffers. The
-socket, and so the deadline, stays here. One request per connection: nothing a server sends can be taken for the
-answer to another request.
+h11 does the framing: it has no I/O of its own, is strict about lengths and chunks, and bounds its buffers. The socket,
+and so the deadline, is here. One request per connection: nothing that a server sends can be taken for the answer to
+another request.
 
 Bounds: `MAX_HEAD` bytes of headers (or trailers), `MAX_HEADERS` of them, `MAX_INTERIM` interim replies, the caller's
 `BodyLimit` on the decoded body, twice that on what is received, and the caller's deadline on all of it together.
@@ -33,7 +33,7 @@ _SUCCESS: Final = (200, 203)
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """Status and headers of a reply. Names are lower case."""
+    """Status and headers of a reply, with names in lower case."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """At most `max_bytes` decoded bytes. More is cut off and marked, or fails with `too_large` when `cut` is false."""
+    """At most `max_bytes` decoded bytes. More is cut and marked or, if `cut` is false, fails with `too_large`."""
 
     max_bytes: int
     cut: bool
@@ -55,7 +55,7 @@ class BodyLimit:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """`body` is decoded; it is empty, and unread, unless the status is 200 or 203. `cut`: there was more."""
+    """`body` is decoded; it is empty, and unread, unless the status is 200 or 203. `cut`: the body was longer."""
 
     head: ResponseHead
     body: bytes = b""
@@ -63,9 +63,9 @@ class HttpReply:
 
 
 def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[ResponseHead], BodyLimit]) -> HttpReply:
-    """Send one GET and read its reply. Follow nothing.
+    """Send one GET and read its reply, without following redirects.
 
-    Raises ToolFailure: what `Network.open` raises, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
+    Raises ToolFailure: those of `Network.open`, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
     """
     connection = network.open(url.host, deadline)
     try:
@@ -80,7 +80,7 @@ def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[Res
 
 
 class _Exchange:
-    """The two halves of one reply, over one connection."""
+    """Sends a request and reads its reply, over one connection."""
 
     def __init__(self, url: Url, connection: ssl.SSLSocket, deadline: Deadline) -> None:
         self._url = url
@@ -182,7 +182,7 @@ class _Exchange:
 
 
 class _Gunzip:
-    """Decodes gzip a bounded piece at a time, so that a bomb costs no more than the room given to it."""
+    """Decodes gzip piece by piece within bounds, so that a bomb costs no more than the room given to it."""
 
     def __init__(self, damaged: Callable[[str], NoReturn]) -> None:
         self._damaged = damaged
@@ -194,7 +194,7 @@ class _Gunzip:
         return self._member.eof or not self._fed
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """At most `room` decoded bytes. When it returns that many the caller must stop: the rest is dropped."""
+        """Return at most `room` decoded bytes. If it returns that many the caller must stop: the rest is dropped."""
         out = bytearray()
         self._fed = self._fed or bool(data)
         while data and len(out) < room:

@@ -1,12 +1,12 @@
-"""Which URLs may be fetched, and the one spelling of each.
+"""The URLs that may be fetched, and the canonical form of each.
 
 Rules:
 1. HTTPS on port 443, a host name, no user info. Anything else is refused, never repaired.
-2. A host is a DNS name. Whatever an address parser could read as an address (dotted, decimal, octal, hexadecimal,
+2. A host is a DNS name. A host that an address parser could read as an address (dotted, decimal, octal, hexadecimal,
    bracketed) is refused, so an address can only come from the resolver, where it is checked.
-3. `spell_host` is the only way a host gets its spelling, for URLs and for the allow-list alike; they are compared
-   after it. A name that the two IDNA standards read differently (fullwidth or other foreign digits, ideographic
-   full stops, `ß`, joiners) is refused: write its `xn--` form.
+3. Only `spell_host` gives a host its canonical form, for URLs and for the allow-list alike, before they are compared. A
+   name that the two IDNA standards read differently (fullwidth or other foreign digits, ideographic full stops, `ß`,
+   joiners) is refused: write its `xn--` form.
 4. Characters that parsers disagree about (backslash, whitespace, control characters) are refused, not stripped:
    `urllib` drops tabs and newlines, browsers read a backslash as a slash.
 5. Dot segments, percent-encoded ones too, are resolved before the path is compared with a base or sent.
@@ -25,7 +25,7 @@ from urllib.parse import quote, urljoin
 from bundle_router.errors import ToolFailure
 
 MAX_URL: Final = 2048
-"""Characters of a URL, before and after percent-encoding."""
+"""Maximum characters of a URL, before and after percent-encoding."""
 
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f-\xa0\\\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]")
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
@@ -37,7 +37,7 @@ _ENCODED_DOT: Final = re.compile(r"%2e", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An HTTPS URL in its one spelling. `query` is None when there is no `?`; `fragment` is never sent."""
+    """An HTTPS URL in its canonical form. `query` is None without a `?`; `fragment` is never sent."""
 
     host: str
     path: str
@@ -46,16 +46,16 @@ class Url:
 
     @property
     def target(self) -> str:
-        """What stands in the request line: path and query, ASCII."""
+        """Path and query for the request line, in ASCII."""
         return self.path if self.query is None else f"{self.path}?{self.query}"
 
     @property
     def folder(self) -> Url:
-        """The URL of the folder this one stands in: its path up to the last slash."""
+        """The URL of its folder: the path up to the last slash."""
         return Url(self.host, self.path[: self.path.rindex("/") + 1])
 
     def holds(self, other: Url) -> bool:
-        """Return whether `other` is this folder or stands under it, on the same host."""
+        """Return whether `other` is this folder or is below it, on the same host."""
         return self.host == other.host and other.path.startswith(self.path)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Read `text` under the rules above. Raises ToolFailure `invalid_url`, saying which rule it broke."""
+    """Parse a URL under the rules above. Raises ToolFailure `invalid_url`, which names the broken rule."""
     if len(text) > MAX_URL:
         raise _invalid_url(text, f"it is longer than {MAX_URL} characters")
     if found := _FORBIDDEN.search(text):
@@ -85,7 +85,7 @@ def parse_url(text: str) -> Url:
 
 
 def join_url(base: Url, reference: str) -> Url:
-    """Return what `reference` means on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
+    """Resolve a reference on the page `base`. Raises ToolFailure `invalid_url` like `parse_url`."""
     if found := _FORBIDDEN.search(reference):
         raise _invalid_url(reference, f"it holds {found.group()!r}, which belongs percent-encoded or not at all")
     try:
@@ -96,7 +96,7 @@ def join_url(base: Url, reference: str) -> Url:
 
 
 def spell_host(text: str) -> str:
-    """Return the one spelling of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
+    """Return the canonical form of a host name: lower case, ASCII, no final dot. Raises ValueError with the reason."""
     name = text.removesuffix(".").lower()
     if not name or len(name) > 253:
         raise ValueError(f"its host {text[:80]!r} is empty or longer than 253 characters")
@@ -119,7 +119,7 @@ class HostList:
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> HostList:
-        """Read the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
+        """Parse the config's patterns. Raises ToolFailure `invalid_settings` for one that is neither form."""
         exact, below = set(), []
         for pattern in patterns:
             try:
@@ -137,7 +137,7 @@ class HostList:
         return cls(frozenset(exact), tuple(below))
 
     def allows(self, host: str) -> bool:
-        """Return whether `host`, as `spell_host` spelled it, is on the list."""
+        """Return whether a host, in the form of `spell_host`, is on the list."""
         return host in self.exact or host.endswith(self.below)
 
     def check(self, url: Url) -> None:
@@ -177,8 +177,8 @@ def _spell_label(label: str) -> str:
 
 
 def _spell_unicode_label(label: str) -> str:
-    # The standard library speaks IDNA 2003. What survives the way there and back unchanged, and has no digit
-    # but 0-9, means the same under IDNA 2008; everything else is one of the tricks of rule 3.
+    # The standard library has IDNA 2003. A name that survives the round trip unchanged, and has no digits but 0-9,
+    # means the same under IDNA 2008; all others are tricks of rule 3.
     if len(label) > 63 or any(char.isnumeric() and not char.isascii() for char in label):
         raise ValueError(f"its host has the part {label[:80]!r}; write its xn-- form")
     try:

@@ -1,18 +1,18 @@
-"""Opening files beneath one directory, and nowhere else.
+"""Opens files beneath one directory, and nowhere else.
 
 Rules:
-1. A path is opened relative to a root descriptor, in one step that either ends beneath the root or fails. There is
-   no "check the string, then open": between the two an attacker can swap a directory for a symlink.
-2. Two implementations give the same answers: `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` where the kernel has
-   it, and a walk, one component at a time with `O_NOFOLLOW`, where it is missing or forbidden.
-3. Symlinks are followed while they stay beneath the root. A link whose target is absolute is refused, wherever it
-   points: what it means depends on where the root is mounted.
-4. `..` is resolved by the walk, not by the text, and never leaves the root.
-5. Some folders may be hidden: known by device and inode, and never entered, by whatever name they are reached. Only the
-   walk sees every folder a path goes through, so it is what opens where something is hidden.
+1. A path is opened relative to a root descriptor, in one step that either ends beneath the root or fails. There is no
+   "check the string, then open": between the two an attacker can swap a directory for a symlink.
+2. Two implementations give the same answers: `openat2(RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)` if the kernel has it,
+   else a walk, one component at a time with `O_NOFOLLOW`.
+3. Symlinks are followed while they stay beneath the root. A link with an absolute target is refused, wherever it
+   points, because its meaning depends on where the root is mounted.
+4. `..` is resolved by the walk, not in the text, and never leaves the root.
+5. Hidden folders are identified by device and inode, and never entered, by whatever name. Only the walk sees every
+   folder on a path, so it is used if anything is hidden.
 
-Both raise `OSError`: `EXDEV` when the path leads outside, `ELOOP` for too many links, `EAGAIN` when it kept moving;
-`HiddenFolder` when it goes into a hidden one.
+Both raise `OSError`: `EXDEV` if the path leads outside, `ELOOP` for too many links, `EAGAIN` if it kept moving;
+`HiddenFolder` if it enters a hidden one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Opener = Callable[[int, str, int], int]
 """(root descriptor, relative path, open flags) → descriptor beneath the root. Raises OSError."""
 
 Identity = tuple[int, int]
-"""Device and inode: what a folder is, whatever it is called."""
+"""Device and inode, which identify a folder under any name."""
 
 MAX_LINKS: Final = 40
-"""Symlinks followed in one path; the kernel's own limit, so that both openers agree."""
+"""Maximum symlinks that are followed in one path; the kernel's own limit, so that both openers agree."""
 
 PATH_ONLY: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
-"""Opens a place in the tree without reading it, where the system can."""
+"""Flags that open a place without reading it, if the system can."""
 _SYS_OPENAT2: Final = 437
 _BENEATH_NO_MAGIC: Final = 0x08 | 0x02
 _NO_SYMLINKS: Final = 0x04
@@ -44,7 +44,7 @@ _EAGAIN_RETRIES: Final = 128
 
 
 class HiddenFolder(OSError):
-    """The path goes into a folder that nobody may enter: `identity` says which."""
+    """The path enters a hidden folder, of this `identity`."""
 
     def __init__(self, path: str, identity: Identity) -> None:
         super().__init__(errno.EACCES, "it goes into a hidden folder", path)
@@ -53,8 +53,8 @@ class HiddenFolder(OSError):
 
 @cache
 def _openat2() -> Callable[[int, str, int, int], int]:
-    """Return the system call, bound once. Raises OSError where this is not Linux (other systems have another call by
-    this number), AttributeError where there is no `syscall`."""
+    """Return the system call, bound once. Raises OSError if this is not Linux (on other systems the number is another
+    call), AttributeError without `syscall`."""
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     import ctypes  # 5 ms: only when a file is opened
@@ -73,7 +73,7 @@ def _openat2() -> Callable[[int, str, int, int], int]:
             if fd >= 0:
                 return fd
             code = ctypes.get_errno()
-            # EAGAIN: something was renamed while the kernel walked, so it could not vouch for the result.
+            # EAGAIN: something was renamed while the kernel walked, so the result is not certain.
             if code not in (errno.EAGAIN, errno.EINTR):
                 break
         raise OSError(code, os.strerror(code), path)
@@ -82,19 +82,19 @@ def _openat2() -> Callable[[int, str, int, int], int]:
 
 
 def open_by_openat2(root_fd: int, path: str, flags: int) -> int:
-    """Open `path` beneath `root_fd` in one system call. Linux 5.6 and later; ENOSYS or EPERM where it is missing."""
+    """Open `path` beneath `root_fd` in one system call (Linux 5.6). Raises ENOSYS or EPERM if it is not available."""
     return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC)
 
 
 def open_without_links(root_fd: int, path: str, flags: int) -> int:
-    """As `open_by_openat2`, and refuses any symlink on the way and at the end: ELOOP."""
+    """Open as `open_by_openat2` does, but refuse any symlink on the way and at the end: ELOOP."""
     return _openat2()(root_fd, path, flags, _BENEATH_NO_MAGIC | _NO_SYMLINKS)
 
 
 def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identity] = ()) -> int:
     """Open `path` beneath `root_fd` one component at a time, never letting the kernel follow a link.
 
-    Raises HiddenFolder when the walk comes to a folder in `hidden`, or ends at it.
+    Raises HiddenFolder if the walk enters or ends at a folder in `hidden`.
     """
     walk = _Walk(root_fd, path, hidden)
     try:
@@ -148,7 +148,7 @@ class _Walk:
             self.behind.append(self._check_visible(fd))
 
     def _check_visible(self, fd: int) -> int:
-        """Return the descriptor, unless it is one of a hidden folder; then it is closed."""
+        """Return the descriptor; close it and raise HiddenFolder if it is a hidden folder."""
         if self.hidden and (found := identity(fd)) in self.hidden:
             os.close(fd)
             raise HiddenFolder(self.path, found)
@@ -160,7 +160,7 @@ class _Walk:
         return self._open(name, flags)
 
     def _open(self, name: str, flags: int) -> int | None:
-        """Return the descriptor; None if the name is a link, whose target is ahead of us now."""
+        """Return the descriptor; None for a link, whose target then is ahead of the walk."""
         try:
             fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=self.behind[-1])
         except OSError as error:
@@ -170,13 +170,13 @@ class _Walk:
         if flags & os.O_DIRECTORY or not stat.S_ISLNK(os.fstat(fd).st_mode):
             return fd
         os.close(fd)  # O_PATH with O_NOFOLLOW opens the link itself
-        if not self._follow(name):  # it is none any more: look again
+        if not self._follow(name):  # no link any more: try again
             self._count()
             self.ahead.appendleft(name)
         return None
 
     def _follow(self, name: str) -> bool:
-        """Put a link's target ahead of us; False if the name is no link."""
+        """Put a link's target ahead of the walk; False if the name is no link."""
         target = self._target(name)
         if target is None:
             return False
@@ -214,7 +214,7 @@ def identity(fd: int) -> Identity:
 
 @cache
 def best_opener() -> Opener:
-    """`open_by_openat2` if this kernel (and its seccomp filter) lets us use it, else `open_by_walk`."""
+    """Return `open_by_openat2` if this kernel (and its seccomp filter) permits it, else `open_by_walk`."""
     try:
         fd = os.open("/", PATH_ONLY | os.O_DIRECTORY)
         try:

@@ -1,15 +1,15 @@
-"""Starting `git` and `rg`: an absolute binary, an argument list, a clean environment, and an end.
+"""Starts `git` and `rg`: an absolute binary, an argument list, a clean environment, and a certain end.
 
 Rules:
-1. The binary is looked up once, on the absolute folders of `PATH`, and never inside the workspace: what an agent may
-   write is not what we start.
-2. Nothing of our environment reaches the child but what the caller lists.
-3. Output is read in chunks as it comes, with a deadline. Whoever stops reading ends the whole process group.
-4. The child is confined by Landlock where the kernel has it: it reads beneath the folders it is given, starts and
-   writes nothing, whatever a hostile repository talks it into. It is a second wall; the first is that the child is
-   given nothing hostile to obey (`tools.repo.gitview`) and told not to follow links.
-5. The restriction is put on a thread that then starts the child and ends: threads have their own Landlock domain, and
-   children inherit it. So there is no code between fork and exec, and the router itself is never restricted.
+1. The binary is looked up once, in the absolute folders of `PATH`, and never inside the workspace, where an agent could
+   write it.
+2. The child gets only those variables of our environment that the caller lists.
+3. Output is read in chunks as it arrives, with a deadline. A caller that stops reading ends the whole process group.
+4. Landlock confines the child if the kernel has it: it reads only beneath the given folders, starts and writes nothing,
+   whatever a hostile repository makes it do. This is the second wall. The first: the child gets no hostile
+   configuration (`tools.repo.gitview`), and is told not to follow links.
+5. A thread restricts itself, starts the child and ends: threads have their own Landlock domain, and children inherit
+   it. So no code runs between fork and exec, and the router itself is never restricted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _ADDRESS_SPACE: Final = 8 << 30
 class Command:
     """What is started: `argv[0]` is an absolute path. `readable` yields once what it may read when it can be confined.
 
-    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` leaves Landlock out, to
-    show that what stands in front of it holds alone.
+    `inherited` descriptors stay open in the child, under the same numbers. `confined=False` omits Landlock, for tests
+    of the first wall alone.
     """
 
     argv: tuple[str, ...]
@@ -53,7 +53,7 @@ class Command:
 
 @dataclass(slots=True)
 class Child:
-    """A started child. `chunks` must be read to its end before `code` and `stderr` mean anything."""
+    """A started child. `code` and `stderr` are valid only after `chunks` was read to its end."""
 
     process: subprocess.Popen[bytes]
     deadline: float
@@ -62,7 +62,7 @@ class Child:
     code: int = -1
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield standard output as it comes. Raises ToolFailure `timeout` or `cancelled`."""
+        """Yield standard output as it arrives. Raises ToolFailure `timeout` or `cancelled`."""
         out, err = self.process.stdout, self.process.stderr
         if out is None or err is None:
             raise ValueError("a child is read through pipes")
@@ -100,7 +100,7 @@ def _timeout() -> ToolFailure:
 
 @contextmanager
 def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
-    """Start the command; on leaving, whatever still runs of its process group is killed and reaped."""
+    """Start the command. At the end of the block, kill and reap its process group."""
     confine = command.confined and starts_confined(command.argv[0])
     process = _popen_confined(command) if confine else _popen(command)
     try:
@@ -109,7 +109,7 @@ def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
     finally:
         if process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # before reaping: the group's number can't be anyone else's
+                os.killpg(process.pid, signal.SIGKILL)  # before reaping: the group's id can't be reused yet
             process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
@@ -117,7 +117,7 @@ def start_child(command: Command, context: ToolContext) -> Iterator[Child]:
 
 
 def output_of(command: Command, context: ToolContext, *, max_bytes: int) -> tuple[bytes, bool, Child]:
-    """Run a command: its standard output, whether that was cut at `max_bytes`, and the child for `code`, `stderr`."""
+    """Run a command. Return its standard output, whether it was cut at `max_bytes`, and the ended child."""
     kept = bytearray()
     with start_child(command, context) as child:
         for chunk in child.chunks():
@@ -168,17 +168,17 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
 
 @cache
 def starts_confined(binary: str) -> bool:
-    """Return whether the binary runs at all under Landlock. A wrapper script, or libraries in odd places, do not."""
+    """Return whether the binary runs under Landlock. Wrapper scripts, or libraries in unusual places, do not."""
     try:
         process = _popen_confined(Command((binary, "--version"), "/", {}, ()))
-    except (ToolFailure, OSError, AttributeError, ImportError):  # no Landlock, or it is forbidden; this is not Linux
+    except (ToolFailure, OSError, AttributeError, ImportError):  # no Landlock, or it is forbidden; or not Linux
         return False
     process.communicate(timeout=10)
     return process.returncode == 0
 
 
 def _limit(pid: int) -> None:
-    """Bound a child's memory and take away writing files. What a hostile repository makes it do then fail."""
+    """Limit a child's memory, and forbid it to write files. What a hostile repository makes it do then fails."""
     import resource
 
     if not hasattr(resource, "prlimit"):
@@ -188,7 +188,7 @@ def _limit(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     except (ProcessLookupError, PermissionError, ValueError):
-        pass  # it has already ended, or has a lower limit than these
+        pass  # it has already ended, or its limit is lower than these
 
 
 # --- binaries -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-"""One directory that tools may read from, and what they may read in it.
+"""The directory that tools may read from, and what they may read in it.
 
 Rules:
-1. Everything is opened through `tools.repo.beneath`, so nothing outside the root is ever opened, race or no race.
-2. Only regular files are read. The type is taken before the open (opening a FIFO or a device has side effects) and
-   again after it, from the descriptor, which is what counts.
+1. Everything is opened by `tools.repo.beneath`, so nothing outside the root is ever opened, race or no race.
+2. Only regular files are read. The type is checked before the open (opening a FIFO or a device has side effects) and
+   again after it, on the descriptor, which decides.
 3. Every read is bounded while it happens.
-4. The root is opened once, then the folder it is narrowed to, and from there on only descriptors count. No path of it
-   is put together again: whoever can rename a folder in between would choose what that path means.
+4. The root is opened once, then the folder it is narrowed to; from there on only descriptors are used. No path is built
+   from them again, because whoever can rename a folder meanwhile would decide what that path means.
 5. Hidden folders are neither entered nor listed, by whatever name (`bundle_router.tools.repo.hiding`).
-6. What is refused is refused in words: a `ToolFailure` with a code and advice.
+6. Refusals are a `ToolFailure` with a sentence, a code and advice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FileKind = Literal["file", "dir", "symlink", "other"]
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """One directory entry, not followed. `size` is in bytes (0 unless a file); `links` counts hard links."""
+    """One directory entry; links are not followed. `size` is in bytes (0 unless a file); `links` counts hard links."""
 
     name: str
     kind: FileKind
@@ -44,12 +44,12 @@ class FolderEntry:
 
 
 class Root:
-    """A directory that everything is opened beneath. Use as a context manager; not shared between threads.
+    """A directory that everything is opened beneath. Use it as a context manager; do not share it between threads.
 
     `path` is opened, and then `within`, a folder beneath it reached through no symlink: that is the root (`fd`) of
-    everything else. `hidden` are absolute paths of folders that nobody enters.
-    `hard_links="refuse"` refuses files with more than one name, since another name may lie outside the root.
-    Every method takes a path relative to the root (or absolute and inside it) and raises ToolFailure.
+    everything else. `hidden` are absolute paths of folders that are never entered. `hard_links="refuse"` refuses files
+    with more than one name, since another name may be outside the root. Every method takes a path relative to the root
+    (or absolute and inside it) and raises ToolFailure.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Root:
         opener: Opener | None = None,
     ) -> None:
         self.top = os.path.realpath(path)
-        """The workspace itself, for finding out what lies in it. Only for words and comparisons, as `path` is."""
+        """Path of the workspace itself. Like `path`, only for messages and comparisons."""
         self.within = "/".join(components(within)) or "."
         self.path = self.top if self.within == "." else f"{self.top.rstrip('/')}/{self.within}"
         self._tops = (self.path.rstrip("/"), os.path.normpath(f"{path}/{within}").rstrip("/"))
@@ -85,26 +85,26 @@ class Root:
 
     @property
     def place(self) -> str:
-        """`place_of` the root."""
+        """The root's path for a child; see `place_of`."""
         return self.place_of(self.fd)
 
     def place_of(self, fd: int, path: str = ".") -> str:
-        """Return a path for a child that inherits `fd`, open on `path`: it leads there whatever it is called by now.
+        """Return a path for a child that inherits `fd`, open on `path`. It leads there even after a rename.
 
-        Where there is no /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
+        Without /proc it is the path itself, and a folder that is swapped meanwhile is not noticed.
         """
         place = f"/proc/self/fd/{fd}"
         return place if os.path.lexists(place) else os.path.normpath(f"{self.path}/{path}")
 
     def real_path(self, fd: int, path: str) -> str:
-        """Return what `fd`, open on `path`, is really called now: for words and comparisons."""
+        """Return the present real path of `fd`, open on `path`, for messages and comparisons."""
         place = self.place_of(fd, path)
         return os.readlink(place) if place.startswith("/proc/") else os.path.realpath(place)  # noqa: PTH115  # text
 
     def relative(self, path: str) -> str:
-        """Return the path relative to the root, without touching the disk: `.` for the root itself.
+        """Return the path relative to the root, without accessing the disk: `.` for the root itself.
 
-        An absolute path is accepted when it starts with the root, component by component. `..` stays as it is.
+        An absolute path is accepted if it starts with the root, component by component. `..` is kept.
         """
         try:
             raw = os.fsencode(path)
@@ -122,7 +122,7 @@ class Root:
         return "/".join(components(path)) or "."
 
     def open_fd(self, path: str, flags: int) -> int:
-        """Return a descriptor opened with `flags`; the caller closes it and has to check what it is."""
+        """Return a descriptor opened with `flags`. The caller closes it and checks its type."""
         relative = self.relative(path)
         with translate_errors(relative):
             return self._opener(self.fd, relative, flags)
@@ -144,7 +144,7 @@ class Root:
             raise
 
     def open_for_reader(self, path: str) -> BinaryIO:
-        """As `open_file`, for content that is shown: credentials of other machines are refused."""
+        """Open a file as `open_file` does, to show its content: files with credentials are refused."""
         file = self.open_file(path)
         if self._is_credential(file.fileno(), path):
             file.close()
@@ -152,7 +152,7 @@ class Root:
         return file
 
     def _is_credential(self, fd: int, path: str) -> bool:
-        """By where the file really is; by what it is, for those at the top: another name for it does not help."""
+        """Return whether it holds credentials, by its real path; at the top by its identity, under any name."""
         if is_credential_file(self.real_path(fd, self.relative(path))):
             return True
         info = os.fstat(fd)
@@ -171,7 +171,7 @@ class Root:
     def scandir(self, path: str, *, limit: int) -> list[FolderEntry]:
         """Return the entries of a directory sorted by name as bytes, at most `limit` of them (in the disk's order).
 
-        Hidden folders are left out, and `hidden` has met them.
+        Hidden folders are left out, and noted in `hidden`.
         """
         entries: list[FolderEntry] = []
         fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -188,7 +188,7 @@ class Root:
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
     def is_hidden(self, folder: str) -> bool:
-        """Return whether the way to a folder goes into a hidden one, or ends there; that one counts as met."""
+        """Return whether the path to a folder enters a hidden one, or ends there; notes that one in `hidden`."""
         if not self.hidden.identities:
             return False
         try:
@@ -197,11 +197,11 @@ class Root:
             self.hidden.meet(found.identity)
             return True
         except OSError:
-            return False  # not there any more, or not a folder: nothing hidden lies on the way
+            return False  # gone, or not a folder: nothing hidden is on the way
         return False
 
     def entry(self, path: str) -> FolderEntry | None:
-        """Return what lies at the path, not following a last symlink; None if there is nothing."""
+        """Return the entry at the path, without following a last symlink; None if there is nothing."""
         parent, _, name = self.relative(path).rpartition("/")
         try:
             if name in (".", ".."):
@@ -217,7 +217,7 @@ class Root:
             kind = _kind(info.st_mode)
             target = os.readlink(name, dir_fd=fd) if kind == "symlink" else ""
         except OSError:
-            return None  # it was there a moment ago, or its name is too long to be there
+            return None  # it is gone, or its name is too long
         finally:
             os.close(fd)
         return FolderEntry(name, kind, info.st_size if kind == "file" else 0, info.st_nlink, target)
@@ -236,7 +236,7 @@ class Root:
 
 
 def workspace(context: ToolContext) -> Root:
-    """Return the root that a call's tools are confined to, opened anew."""
+    """Open and return the root that a call's tools are confined to."""
     return Root(context.workspace, context.within, hidden=context.hidden, hard_links=context.settings.hard_links)
 
 
@@ -263,7 +263,7 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
 
 
 def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
-    """At most `max_bytes` from an unbuffered file, fewer only at its end."""
+    """Read at most `max_bytes` from an unbuffered file; fewer only at its end."""
     parts = []
     left = max_bytes
     while left > 0 and (part := file.read(min(left, 1 << 20))):

@@ -1,7 +1,7 @@
 """HEAD and refs as plain values: read through the confinement, checked, and written as one `packed-refs` text.
 
-A ref name or value that git itself would not write is left out. Replace refs are always left out: they make one
-object appear as another.
+A ref name or value that git itself would not write is left out. Replace refs are always left out: they make one object
+appear as another.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _HEX: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NAME: Final = re.compile(r"refs(?:/(?!\.)[^\x00-\x20~^:?*\[\\\x7f/]+(?<!\.lock)(?<!\.))+")
 
 REVISION: Final = re.compile(r"(?:@|[\w][\w./@+#=-]*)(?:[~^][0-9]{0,6}){0,20}")
-"""What may be asked for: a branch, tag or hash, then `~n` and `^n`. Never an option, a path, a search or a reflog."""
+"""Permitted revisions: a branch, tag or hash, then `~n` and `^n`. Never an option, a path, a search or a reflog."""
 
 
 def is_ref_name(name: str) -> bool:
-    """git's own rules (git-check-ref-format), for full names beneath `refs/`."""
+    """Return whether the name is valid by git's rules (git-check-ref-format), for full names under `refs/`."""
     return bool(_NAME.fullmatch(name)) and ".." not in name and "@{" not in name and len(name) <= 1024
 
 
@@ -87,11 +87,11 @@ def _value(root: Root, path: str) -> str:
     try:
         return root.read(path, max_bytes=1024).decode("utf-8", "replace").strip()
     except ToolFailure:
-        return ""  # a ref that is being replaced, or a file that is none
+        return ""  # a ref that is being replaced, or another kind of file
 
 
 def _resolve(value: str, loose: Mapping[str, str], refs: Mapping[str, str]) -> str:
-    """Return the hash a symbolic ref stands for, following at most five; empty if there is none."""
+    """Return the hash of a symbolic ref, following at most five; empty if there is none."""
     for _ in range(5):
         if not value.startswith("ref: "):
             return ""

@@ -1,16 +1,16 @@
-"""A view of the workspace's repository that has no configuration of its own, for `git log` and `git diff`.
+"""A view of the workspace's repository without its configuration, for `git log` and `git diff`.
 
 Rules:
-1. git never reads the repository's own configuration, hooks, attributes file, replace refs or alternates. It is
-   pointed at a private folder made for this one call, with a `config` we wrote; so a setting that names a command
-   (fsmonitor, pager, textconv, external diff, filters, ssh, includes …) can't run, including ones we never heard of.
-2. What git needs is copied there through the confinement: HEAD, refs and shallow roots after checking their form,
-   the index with its time stamp. From the repository's config only a closed set of harmless values is carried over.
-3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: alternates do not exist for git.
-   A repository that borrows objects, or whose parts lie outside the workspace, is refused with the reason.
-4. Nothing is written to the workspace, also not a refreshed index.
-5. Files of the working tree whose content is shown are copied through the confinement, too: git opens them by name, and
-   what a name leads to may be swapped for a link at any moment. What git sees of the tree itself are names.
+1. git never reads the repository's own configuration, hooks, attributes file, replace refs or alternates. It uses a
+   private folder made for this one call, with a `config` that we wrote. So no setting that names a command (fsmonitor,
+   pager, textconv, external diff, filters, ssh, includes …) can run, including unknown ones.
+2. What git needs is copied there through the confinement: HEAD, refs and shallow roots after checking their form, the
+   index with its time stamp. From the repository's config only a closed set of harmless values is copied.
+3. Objects are reached by links to the fan-out folders and `pack`, never by `info`: git sees no alternates. A repository
+   that borrows objects, or with parts outside the workspace, is refused with the reason.
+4. Nothing is written to the workspace, not even a refreshed index.
+5. Files of the working tree whose content is shown are copied through the confinement too: git opens them by name, and
+   a name may be swapped for a link at any moment. Of the tree itself git sees only names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CARRIED: Final = {
     "core.precomposeunicode": _BOOLEAN,
     "extensions.objectformat": ("sha1", "sha256"),
 }
-"""Settings of the repository that change how files compare and can do nothing else, with the values they may have."""
+"""Settings of the repository that only change how files compare, with their permitted values."""
 
 _OWN_CONFIG: Final = """\
 [core]
@@ -89,7 +89,7 @@ _ENVIRONMENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GitView:
-    """A private git folder that shows the workspace's repository. `run` starts git on it."""
+    """A private git folder for the workspace's repository. `run` starts git on it."""
 
     binary: str
     folder: str
@@ -97,7 +97,7 @@ class GitView:
     context: ToolContext
     confined: bool = True
     tree: str = ""
-    """The working tree, where it is not the workspace itself."""
+    """The working tree, if it is not the workspace itself."""
 
     def copied(self, names: Sequence[str]) -> tuple[GitView, list[str]]:
         """Return a view over copies of these files, and the names of those that may be shown."""
@@ -106,7 +106,7 @@ class GitView:
         return replace(self, tree=str(tree)), _copy_files(self.root, names, tree)
 
     def run(self, *arguments: str, max_bytes: int) -> tuple[bytes, bool, Child]:
-        """git's standard output, whether it was cut, and the child. Raises ToolFailure when git fails."""
+        """Return git's standard output, whether it was cut, and the child. Raises ToolFailure if git fails."""
         nothing = dict.fromkeys(("GIT_EXEC_PATH", "HOME", "XDG_CONFIG_HOME", "PATH"), f"{self.folder}/nothing")
         command = Command(
             argv=(self.binary, "--no-pager", "--no-replace-objects", *arguments),
@@ -124,7 +124,7 @@ class GitView:
 
 @contextmanager
 def repository(root: Root, context: ToolContext, *, confined: bool = True) -> Iterator[GitView]:
-    """Give the repository whose top is the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
+    """Yield the repository at the top of the workspace. Raises ToolFailure `no_repository`, `repository_refused`, …"""
     binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
@@ -149,7 +149,7 @@ def _refused_failure(why: str) -> ToolFailure:
 
 
 def _locate(root: Root) -> tuple[str, str]:
-    """Return the folder with HEAD and the index, and the one with objects and refs, which worktrees share."""
+    """Return the folder of HEAD and the index, and the folder of objects and refs, which worktrees share."""
     found = root.entry(".git")
     if found is None:
         raise ToolFailure(
@@ -172,7 +172,7 @@ def _locate(root: Root) -> tuple[str, str]:
 
 
 def _folder_inside(root: Root, base: str, target: str, what: str) -> str:
-    """Return the folder a file of the repository points to, relative to the root; refused if it lies outside."""
+    """Return the folder that a file of the repository points to, relative to the root; refused if it is outside."""
     try:
         path = root.relative(target if target.startswith("/") else f"{base}/{target}".lstrip("/"))
         root.scandir(path, limit=0)
@@ -232,7 +232,7 @@ def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
 
 
 def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
-    """Copy them as git would find them, what may not be shown left out; return the names of the others."""
+    """Copy the files as git would find them, except those that may not be shown; return the copied names."""
     folders = {""} | {str(folder) for name in names for folder in PurePosixPath(name).parents[:-1]}
     plain = {folder for folder in folders if _is_plain(root, folder)}
     links: dict[Path, str] = {}
@@ -258,7 +258,7 @@ def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
                 raise
             if failure.code == "credentials":
                 withheld.add(name)
-    for target, text in links.items():  # last, and through none of them: nothing is made beyond a link
+    for target, text in links.items():  # links last, so that nothing is created through one
         if not any(parent in links for parent in target.parents):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(text)
@@ -266,7 +266,7 @@ def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
 
 
 def _is_plain(root: Root, folder: str) -> bool:
-    """Return whether the way there goes through folders alone: for git, nothing is tracked beyond a link."""
+    """Return whether the path goes through folders only: beyond a link git tracks nothing."""
     if {"..", ".git", "/"} & {part.casefold() for part in PurePosixPath(folder).parts}:
         return False  # an index may say anything
     try:
@@ -277,7 +277,7 @@ def _is_plain(root: Root, folder: str) -> bool:
 
 
 def _copy_index(root: Root, source: str, target: Path) -> None:
-    """Copy with the time stamp: git compares it with the files' to tell which may have changed since."""
+    """Copy with the time stamp, by which git tells which files may have changed since."""
     with root.open_file(source) as file, target.open("wb") as copy:
         info = os.fstat(file.fileno())
         if info.st_size > _MAX_INDEX_BYTES:
@@ -287,7 +287,7 @@ def _copy_index(root: Root, source: str, target: Path) -> None:
 
 
 def _carry_config(root: Root, common: str, view: GitView) -> None:
-    """Add the harmless settings of the repository's config, as git's own parser reads it, without includes."""
+    """Copy the harmless settings of the repository's config, parsed by git itself, without includes."""
     if root.entry(f"{common}/config") is None:
         return
     copy = Path(view.folder) / "theirs"

@@ -1,7 +1,7 @@
-"""What no tool shows: folders of the router's own, its records above all, and files with credentials, known by name.
+"""What no tool shows: folders of the router, above all its records, and files with credentials, known by name.
 
-A folder is known by its device and inode, so a symlink, `..`, another spelling, a bind mount or a new name makes no
-difference. What a result leaves out for this is counted and said, so that nobody takes the rest for everything.
+A folder is identified by device and inode, so a symlink, `..`, another spelling, a bind mount or a new name makes no
+difference. Results count and report what was left out for this reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bundle_router.tools.repo.refusals import count
 
 
 class Hidden:
-    """The hidden folders of one call, and which of them were met. Those that do not exist hide nothing."""
+    """The hidden folders of one call, and those that were met. Nonexistent ones hide nothing."""
 
     def __init__(self, folders: Iterable[str] = ()) -> None:
         self.names = {found: os.path.realpath(name) for name in folders if (found := identity_of(name))}
@@ -24,7 +24,7 @@ class Hidden:
         self._met: set[Identity] = set()
 
     def is_one(self, info: os.stat_result) -> bool:
-        """Return whether this is a hidden folder; it counts as met then."""
+        """Return whether this is a hidden folder, and note it as met."""
         found = (info.st_dev, info.st_ino) in self.identities
         if found:
             self.meet((info.st_dev, info.st_ino))
@@ -34,9 +34,9 @@ class Hidden:
         self._met.add(identity)
 
     def names_beneath(self, top: str) -> list[str]:
-        """Return those that the router's own names put beneath a real path, relative to it; they count as met.
+        """Return the hidden folders beneath a real path, as relative paths by the router's own names; notes them.
 
-        For telling another program what to leave alone. What it finds all the same has to be looked at again.
+        For telling another program what to skip. Its findings have to be checked again.
         """
         prefix = top.rstrip("/") + "/"
         found = {identity: name for identity, name in self.names.items() if name.startswith(prefix)}
@@ -44,12 +44,12 @@ class Hidden:
         return [name.removeprefix(prefix) for name in found.values()]
 
     def note(self) -> str:
-        """Return what a result has to say about them: a sentence with a space before it, or nothing."""
+        """Return a result's sentence about the hidden folders that were met, with a leading space; or nothing."""
         return f" {count(len(self._met), 'place')} hidden: the router's own." if self._met else ""
 
 
 def identity_of(path: str) -> Identity | None:
-    """Return what a path leads to, links followed; None if that is nothing, or nothing we may look at."""
+    """Return the identity of a path's target; None if there is none, or none that we may access."""
     try:
         info = Path(path).stat()
     except (OSError, ValueError):
@@ -76,14 +76,14 @@ CREDENTIALS: Final = (
     (".ssh/id_ecdsa", "ssh"),
     (".ssh/id_ed25519", "ssh"),
 )
-"""(the end of a path, who uses it)."""
+"""The end of a path, and the program that uses it."""
 
 _ENDS: Final = tuple(tuple(path.split("/")) for path, _ in CREDENTIALS)
 _LAST: Final = frozenset(parts[-1] for parts in _ENDS)
 
 
 def is_credential_file(path: str) -> bool:
-    """Return whether a path, as it really is, ends like one of them. Case does not count: on some disks it does not."""
+    """Return whether a real path ends like one of them. Case is ignored, as some disks ignore it."""
     name = path.rpartition("/")[2].casefold()
     if name not in _LAST and name != "config.worktree":
         return False

@@ -1,12 +1,12 @@
 """`repo.git_log` and `repo.git_diff`, over a view of the repository that can't run anything (`tools.repo.gitview`).
 
 Rules:
-1. A revision is checked against a grammar, then resolved to a hash by git after `--end-of-options`; only hashes are
-   used from there on.
-2. Filters are plain values joined to their option (`--author=…`, fixed strings), paths are literal and come last.
+1. A revision is checked against a grammar, then git resolves it to a hash after `--end-of-options`; from there on only
+   hashes are used.
+2. Filters are plain values joined to their option (`--author=…`, fixed strings); paths are literal and come last.
 3. Submodules are never entered: looking for changes in one would run git there, with its configuration.
-4. A diff leaves out what lies in a hidden folder, and says so; a path in one is refused. What was committed of it under
-   another name is history like any other.
+4. A diff leaves out files in a hidden folder, and says so; a path in one is refused. Their content that was committed
+   under another name is ordinary history.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def git_diff(arguments: GitDiff, context: ToolContext, *, confined: bool = True)
         reads_files = not arguments.staged and arguments.target is None
         flags = [
             *(["--cached"] if arguments.staged else []),
-            # In the working tree "all" keeps git out of submodules; between commits there is nothing to enter.
+            # In the working tree "all" keeps git out of submodules; between commits it enters none.
             f"--ignore-submodules={'all' if reads_files else 'dirty'}",
             "--end-of-options",
             *sides,
@@ -196,7 +196,7 @@ def _diff_text(arguments: GitDiff, out: bytes, cut: bool, max_bytes: int, note: 
 
 
 def _names(view: GitView, scope: list[str]) -> list[str]:
-    """Return every path a diff would show something of, both names of what was renamed."""
+    """Return every path that a diff would show, with both names of renamed files."""
     names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
     found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
     if cut or len(found) > _MAX_NAMES:
@@ -226,12 +226,12 @@ def _commit(view: GitView, revision: str) -> str:
 
 # --- which paths git is asked about ---------------------------------------------------------------------------------
 #
-# git knows paths as text, and so does its history; what a folder is, only the disk says. So the names of a diff are
-# looked up as folders, beneath the root, before git is asked for their content.
+# git and its history know paths only as text; only the disk knows folders. So the names of a diff are looked up as
+# folders, beneath the root, before git is asked for their content.
 
 
 def _checked_path(root: Root, path: str | None) -> list[str]:
-    """Return the path, checked as text too: it may have been deleted, so there may be nothing to open."""
+    """Return the path, checked as text too: the file may have been deleted, so nothing could be opened."""
     if path is None:
         return []
     relative = root.relative(path)
@@ -250,5 +250,5 @@ def _hidden_folders(root: Root, names: Iterable[str]) -> Iterator[str]:
 
 
 def _folders_of(name: str) -> Iterator[str]:
-    """Yield the folders on the way to a file, the outermost first."""
+    """Yield the folders above a file, the outermost first."""
     return map(str, reversed(PurePosixPath(name).parents[:-1]))

@@ -1,5 +1,5 @@
-"""What a search is asked and what it finds: the values between `tools.repo.searching` and its two engines; the
-expressions of both, and the words for those that can't be had."""
+"""Values between `tools.repo.searching` and its two engines: the search, its hits, and compiled expressions with the
+messages for those that are not possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bundle_router.tools.expressions import ExpressionError, compile_expression,
 from bundle_router.tools.repo.confinement import Root
 
 MAX_FILE_BYTES: Final = 10 * 1024 * 1024
-"""Larger files are skipped by both engines."""
+"""Maximum bytes of a searched file. Both engines skip larger ones."""
 
 
 class Ripgrep(Frozen):
@@ -74,7 +74,7 @@ UNSUPPORTED: Final = (
 def compile_lines(pattern: str, *, ignore_case: bool, literal: bool) -> Any:
     """Return an expression over bytes in which `^` and `$` are line ends and nothing matches across lines.
 
-    Raises ToolFailure `bad_pattern` for syntax re2 does not have and for patterns too large for it.
+    Raises ToolFailure `bad_pattern` for syntax that re2 does not support and for patterns that are too large.
     """
     lines = f"(?m:{escape(pattern) if literal else pattern})".encode()
     try:
@@ -92,5 +92,5 @@ def compile_ascii(pattern: str, code: str, message: str) -> Any:
 
 
 def bad_pattern(why: str) -> ToolFailure:
-    """Return the same words from both engines: what is wrong, and what is possible instead."""
+    """Return the error for both engines: what is wrong, and what is possible instead."""
     return ToolFailure(f"the pattern can't be searched for: {why}", code="bad_pattern", advice="; ".join(UNSUPPORTED))

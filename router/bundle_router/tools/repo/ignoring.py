@@ -1,11 +1,11 @@
-"""`.gitignore` rules and globs, for the search engine that has no ripgrep.
+"""`.gitignore` rules and globs, for the search engine without ripgrep.
 
 Patterns come from the repository and from the model, so they run on re2: a pattern of twenty stars is linear too.
-Reference: gitignore(5), "PATTERN FORMAT". Only `.gitignore` files count; `.ignore`, `.git/info/exclude` and the
-user's global list do not.
+Reference: gitignore(5), "PATTERN FORMAT". Only `.gitignore` files count; `.ignore`, `.git/info/exclude` and the user's
+global list do not.
 
-The library pathspec was tried instead: it applies a folder's rule to all that lies beneath, also where the search names
-that folder, and has no `{a,b}` for globs. `rg` does the opposite of both, and the two engines have to agree.
+The library pathspec was tried instead. It applies a folder's rule to everything beneath, even if the search names that
+folder, and has no `{a,b}` for globs. `rg` does the opposite of both, and the two engines have to agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_RULES: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line: `regex` matches the whole path relative to the folder the rule stands in."""
+    """One line: `regex` matches the whole path relative to the folder of the rule."""
 
     regex: Any
     negated: bool
@@ -39,7 +39,7 @@ class Rules:
     rules: tuple[Rule, ...]
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """Return whether the path (relative to the root) is ignored; None if no rule does. The last wins."""
+        """Return whether the path (relative to the root) is ignored; None if no rule matches. The last match wins."""
         name = path[len(self.base) + 1 :] if self.base else path
         for rule in reversed(self.rules):
             if (is_dir or not rule.only_dirs) and rule.regex.fullmatch(name):
@@ -48,7 +48,7 @@ class Rules:
 
 
 def is_ignored(chain: Sequence[Rules], path: str, is_dir: bool) -> bool:
-    """Return what the `.gitignore` files above a path say of it, the nearest first."""
+    """Return whether the `.gitignore` files above a path ignore it. The nearest one with a match wins."""
     for rules in reversed(chain):
         verdict = rules.verdict(path, is_dir)
         if verdict is not None:
@@ -57,7 +57,7 @@ def is_ignored(chain: Sequence[Rules], path: str, is_dir: bool) -> bool:
 
 
 def parse(base: str, text: str) -> Rules:
-    """Return the rules of a `.gitignore` file. Lines that are no valid pattern are left out, as git does."""
+    """Return the rules of a `.gitignore` file. Invalid lines are skipped, as git does."""
     rules = []
     for line in text.splitlines()[:MAX_RULES]:
         pattern = re.sub(r"(?<!\\)((?:\\\\)*) +$", r"\1", line)
@@ -76,13 +76,13 @@ def parse(base: str, text: str) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """The `glob` argument of a search: files to include, or with a leading `!` to leave out."""
+    """The `glob` argument of a search: files to include or, with a leading `!`, to exclude."""
 
     regex: Any
     excludes: bool
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
-        """Return True: search it, even if ignored. False: skip it. None: leave it to the ignore rules."""
+        """Return True to search it, even if ignored; False to skip it; None to leave it to the ignore rules."""
         if self.regex.fullmatch(path):
             return not self.excludes
         return None if is_dir or self.excludes else False
@@ -136,7 +136,7 @@ def _translate(pattern: str, braces: bool) -> str:
 
 
 def _char_class(pattern: str, at: int) -> tuple[str, int]:
-    """Return a `[...]` class as re2 writes it, and where the pattern goes on; `at` is behind the bracket."""
+    """Return a `[...]` class in re2's syntax, and the position after it; `at` is after the bracket."""
     negated = pattern[at : at + 1] in ("!", "^")
     start = at + negated
     end = pattern.find("]", start + 1)

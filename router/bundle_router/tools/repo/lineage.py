@@ -1,6 +1,6 @@
-"""Where a folder lies: the way down to it through real folders only, and the way back up from its descriptor.
+"""The place of a folder: the way down to it through real folders only, and the way back up from its descriptor.
 
-The way up is taken over descriptors, never over a name read a moment ago, so it says where the folder lies now.
+The way up uses descriptors, never a name that was read earlier, so it tells where the folder is now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bundle_router.tools.repo.beneath import (
 
 _FOLDER: Final = PATH_ONLY | os.O_DIRECTORY
 _MAX_DEPTH: Final = 2048
-"""Folders one path of 4,095 bytes can go down."""
+"""Maximum depth of folders in a path of 4,095 bytes."""
 
 
 def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, opener: Opener | None = None) -> int:
@@ -60,10 +60,8 @@ def _step_down(root_fd: int, path: str) -> int:
 
 
 def ancestors(fd: int, root_fd: int) -> Iterator[int]:
-    """Yield the folder itself and those above it, nearest first, up to the root and without it; each open until the
-    next.
-
-    Raises OSError `EXDEV` when the way up does not come to the root: the folder was moved out.
+    """Yield descriptors of the folder and of those above it, nearest first, up to but without the root; each open until
+    the next. Raises OSError `EXDEV` if the way up does not reach the root: the folder was moved out.
     """
     root = identity(root_fd)
     here = os.dup(fd)
@@ -81,9 +79,9 @@ def ancestors(fd: int, root_fd: int) -> Iterator[int]:
 
 
 def location(fd: int, root_fd: int, root_path: str) -> Path:
-    """Return where an open folder beneath the root really lies now. Raises OSError when it was moved out.
+    """Return the present real path of an open folder beneath the root. Raises OSError if it was moved out.
 
-    The kernel says it where there is /proc; elsewhere each folder on the way up is looked for in the one above it.
+    The kernel knows it if there is /proc; else each folder on the way up is searched for in its parent.
     """
     try:
         return Path(f"/proc/self/fd/{fd}").readlink()

@@ -1,4 +1,4 @@
-"""`repo.list_dir`: what a folder holds, in a stable order, shallow levels first when there is too much.
+"""`repo.list_dir`: the content of a folder in a stable order, shallow levels first if there is too much.
 
 Links are shown with their target and never entered; `.git` is shown and not entered; the router's own records are left
 out, and the result says so.
@@ -18,7 +18,7 @@ from bundle_router.tools.repo.confinement import FolderEntry, Root, workspace
 from bundle_router.tools.repo.refusals import count, show_name
 
 SCAN_ENTRIES: Final = 100_000
-"""Entries looked at in one call. Beyond it the total is unknown, and the result says so."""
+"""Maximum entries read in one call. Beyond it the total is unknown, and the result says so."""
 
 
 class ListDir(Frozen):
@@ -62,7 +62,7 @@ def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> 
         except ToolFailure:
             if not parts:
                 raise
-            continue  # a subfolder that went away or is closed to us; it is still shown by name
+            continue  # a subfolder that is gone or unreadable; its name is still shown
         total += len(entries)
         for entry in entries:
             here = (*parts, entry.name)

@@ -1,10 +1,10 @@
 """`repo.read_file`: a range of lines of a text file, or a media file as an artifact.
 
 Rules:
-1. What is kept in memory never passes `max_bytes` (and one chunk); what is scanned never passes `SCAN_BYTES`.
+1. Memory never exceeds `max_bytes` (and one chunk), and the scan never exceeds `SCAN_BYTES`.
 2. The first line of the result says which lines these are, of how many, and how to get the next ones.
-3. Text that is not UTF-8 is shown all the same, and the result says so. A file with a media signature,
-   or a NUL in its first 8 KiB, is binary and never shown as text.
+3. Text that is not UTF-8 is shown too, and the result says so. A file with a media signature, or a NUL in its first 8
+   KiB, is binary and never shown as text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bundle_router.tools.repo.refusals import count, show_name
 DEFAULT_LINES: Final = 2000
 """Lines returned when no `end` is given."""
 SCAN_BYTES: Final = 64 * 1024 * 1024
-"""How far into a file lines are counted. Beyond it the total is unknown, and the result says so."""
+"""Bytes of a file in which lines are counted. Beyond it the total is unknown, and the result says so."""
 _CHUNK: Final = 256 * 1024
 _HEAD: Final = 8192
 
@@ -41,7 +41,7 @@ _SIGNATURES: Final = (
     (b"OggS", "audio/ogg"),
     (b"fLaC", "audio/flac"),
 )
-"""Files that are binary even when their first bytes hold no NUL."""
+"""Signatures of files that are binary even without a NUL in their first bytes."""
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -74,12 +74,12 @@ def read_file(arguments: ReadFile, context: ToolContext) -> ToolOutput:
 
 
 def _root_of(path: str, context: ToolContext) -> Root:
-    """Return the workspace; for a file that was handed over with the call, the folder that was made for it."""
+    """Return the workspace; for a file passed with the call, the folder made for it."""
     return Root(os.path.dirname(path)) if path in context.handed else workspace(context)  # noqa: PTH120 - as it came
 
 
 def _media_type(head: bytes, name: str) -> str:
-    """Return the MIME type of a file that is not text; empty for text. A claim for people, never a promise."""
+    """Return the MIME type of a file that is not text; empty for text. Only a hint for people."""
     signed = next((mime for magic, mime in _SIGNATURES if head.startswith(magic)), "")
     if not signed and (head.startswith(_UTF16) or b"\0" not in head):
         return ""
@@ -125,7 +125,7 @@ class _Window:
     kept: int = 0
     full: bool = False
     breaks: int = 0
-    """Line ends seen so far; the line being read is number `breaks + 1`."""
+    """Line ends so far; the current line is number `breaks + 1`."""
     open_line: bool = False
 
     def feed(self, chunk: bytes) -> None:
@@ -155,7 +155,7 @@ class _Window:
 
 
 def _after_line_ends(chunk: bytes, ends: int) -> int:
-    """Return the offset behind the `ends`-th line end of the chunk; its length if there are fewer, 0 for none."""
+    """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0 for none."""
     at = 0
     for _ in range(ends):
         found = chunk.find(b"\n", at)
@@ -198,7 +198,7 @@ def _heading(name: str, first: int, body: bytes, total: str, size: int, window: 
 
 
 def _decode_body(body: bytes, was_cut: bool) -> tuple[str, list[str]]:
-    """Return the text, and what has to be said about its encoding. A character cut in half at the end is dropped."""
+    """Return the text, and notes about its encoding. A character that was cut in half at the end is dropped."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     try:
         return decoder.decode(body, final=not was_cut), []

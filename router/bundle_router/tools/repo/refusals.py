@@ -1,4 +1,4 @@
-"""Words for a model: why a path is refused (a `ToolFailure` with a code and advice), and counts and names."""
+"""Text for models: why a path is refused (a `ToolFailure` with a code and advice), counts and names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORDS: Final = {
 
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Turn what the kernel says about a path into words for whoever asked for it."""
+    """Turn the kernel's errors about a path into a ToolFailure for the caller."""
     try:
         yield
     except HiddenFolder as error:
@@ -75,6 +75,6 @@ def show_name(name: str) -> str:
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # how Python spells a byte that did not decode
+    if 0xDC80 <= code <= 0xDCFF:  # Python's form of an undecodable byte
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

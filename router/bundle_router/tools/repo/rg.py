@@ -1,14 +1,14 @@
 """The search engine over the real `rg`, started once per search and ended as soon as enough was found.
 
-`rg` is told everything by arguments: no config file, no preprocessor, no links followed, no decompression. Its JSON
-output is read as it comes; the format is documented in the crate grep-printer ("JSON").
+`rg` gets everything as arguments: no config file, no preprocessor, no links followed, no decompression. Its JSON output
+is read as it arrives; the format is documented in the crate grep-printer ("JSON").
 
 Rules:
-1. It is started in the folder to search, or given the open file, by a descriptor: no path is handed over that could
-   mean something else by the time it is looked up. Only `.gitignore` files above that folder it finds by name.
-2. It is told to leave hidden folders alone, by the names we know. It opens files by name, so by a link that was put
-   there meanwhile too: what it found is read again beneath the root, and dropped where it does not stand there.
-3. What it can't be told that way (a glob with folders in it, for a part of the workspace) our own engine searches.
+1. It is started in the folder to search, or gets the open file, by a descriptor: no path is passed that could mean
+   something else when it is looked up. Only the `.gitignore` files above that folder are found by name.
+2. It is told to skip hidden folders, by their known names. It opens files by name, so it may follow a link that was put
+   there meanwhile. So every hit is read again beneath the root, and dropped if it is not there.
+3. Our own engine does the searches that rg can't be told this way (a glob with folders, in a part of the workspace).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgrep, bad_pattern
 
 _MAX_EVENT_BYTES: Final = 8 * MAX_FILE_BYTES
-"""One line of a file that is all one line, in JSON, with escapes."""
+"""Maximum bytes of one JSON event: a file of one line, with escapes."""
 
 _OPTIONS: Final = (
     "--no-config",
@@ -55,14 +55,14 @@ _OPTIONS: Final = (
 def search(
     binary: str, query: Ripgrep, root: Root, context: ToolContext, *, confined: bool = True
 ) -> Generator[FileHits, None, None]:
-    """Implement `bundle_router.tools.repo.hits.Engine`, once bound to the absolute path of the binary."""
+    """Search by rg; a `TextSearch` once bound to the absolute path of the binary."""
     if query.path != "." and query.glob and "/" in query.glob:
         yield from scanning.search(query, root, context)
         return
     with _scope(query, root) as (fd, is_folder):
         place = root.place_of(fd, query.path)
         command = Command(
-            # In the folder itself: given a folder below its own, rg 13 misapplies the .gitignore files in between.
+            # Started in the folder itself: for a folder below its own, rg 13 misapplies the .gitignore files between.
             argv=(binary, *_OPTIONS, *_query_options(query, root, fd), "--", "./" if is_folder else place),
             cwd=place if is_folder else root.place,
             env={"LC_ALL": "C.UTF-8", "PATH": "", "HOME": "/nonexistent"},
@@ -79,7 +79,7 @@ def search(
 
 @contextmanager
 def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
-    """Give a descriptor of the folder or the regular file that is searched, and whether it is a folder."""
+    """Yield a descriptor of the searched folder or regular file, and whether it is a folder."""
     try:
         folder = root.open_fd(query.path, PATH_ONLY | os.O_DIRECTORY)
     except ToolFailure as failure:
@@ -110,7 +110,7 @@ def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
 
 
 def _literal_glob(name: str) -> str:
-    """Return the name as a glob that matches nothing else."""
+    """Return a glob that matches only this name."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
 
 
@@ -127,7 +127,7 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
 
 
 def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:
-    """Yield rg's rows with paths relative to the root: rg names them as seen from the folder it was started in."""
+    """Yield rg's results with paths relative to the root; rg's paths are relative to the folder it was started in."""
     lines: list[Line] = []
     for event in events:
         kind, data = event["type"], event["data"]
@@ -136,7 +136,7 @@ def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) 
             text = _bytes(data["lines"]).removesuffix(b"\n")
             lines.append(Line(data["line_number"], text, starts[0] if kind == "match" and starts else None))
         elif kind == "end":
-            # A NUL byte anywhere makes it binary, also when rg had matched lines before it came to it.
+            # A NUL byte anywhere makes the file binary, even if rg matched lines before it.
             if lines and data["binary_offset"] is None:
                 name = os.fsdecode(_bytes(data["path"]).removeprefix(b"./"))
                 yield FileHits("/".join(components(f"{searched}/{name}")) if is_folder else searched, tuple(lines))
@@ -144,12 +144,12 @@ def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) 
 
 
 def _bytes(value: dict[str, str]) -> bytes:
-    """rg writes what is not UTF-8 as base64."""
+    """Return rg's value as bytes; rg writes non-UTF-8 as base64."""
     return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
 
 
 def _check_end(child: Child, query: Ripgrep) -> None:
-    """Exit status 2 is an error, but also a folder it could not read: only the first says anything on stderr."""
+    """Raise if rg failed. Exit status 2 with a message is an error; without one, a folder was unreadable."""
     if child.code in (0, 1) or not child.stderr:
         return
     words = " ".join(bytes(child.stderr).decode("utf-8", "replace").split())

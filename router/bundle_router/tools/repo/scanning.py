@@ -1,7 +1,7 @@
 """The search engine for machines without ripgrep (or where hard links are refused): google-re2 over confined reads.
 
-It answers as `rg` does (`tools.repo.rg`), with one difference stated in re2's syntax: `\\w`, `\\d` and `\\b` know
-ASCII only. Every file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
+It gives the results of `rg` (`tools.repo.rg`), with one difference of re2: `\\w`, `\\d` and `\\b` cover only ASCII. Every
+file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bundle_router.tools.repo.hits import MAX_FILE_BYTES, FileHits, Line, Ripgre
 from bundle_router.tools.repo.ignoring import MAX_IGNORE_BYTES, Glob, Rules, is_ignored, parse, parse_glob
 
 _MAX_ENTRIES: Final = 100_000
-"""Entries of one folder that are looked at."""
+"""Maximum entries of one folder that are read."""
 
 
 def search(query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHits, None, None]:
-    """Implement `bundle_router.tools.repo.hits.Engine`."""
+    """Search by re2; a `TextSearch`."""
     expression = compile_lines(query.pattern, ignore_case=query.ignore_case, literal=query.literal)
     deadline = time.monotonic() + context.timeout_s
     for path in _files(query, root):
@@ -48,7 +48,7 @@ def _files(query: Ripgrep, root: Root) -> Iterator[str]:
     except ToolFailure as failure:
         if failure.code != "not_a_directory":
             raise
-        root.open_for_reader(top).close()  # says what it is, if it is no file
+        root.open_for_reader(top).close()  # raises with the reason if it is no file
         yield top
         return
     chain: tuple[Rules, ...] = ()
@@ -60,7 +60,7 @@ def _files(query: Ripgrep, root: Root) -> Iterator[str]:
 
 
 def _walk(root: Root, folder: str, chain: tuple[Rules, ...], glob: Glob | None) -> Iterator[str]:
-    """Depth first, in the order of names as bytes, as `rg --sort path` goes."""
+    """Yield files depth first, in the order of names as bytes, as `rg --sort path` does."""
     chain = _chain_at(root, folder, chain)
     pending = [(folder, chain, iter(_entries(root, folder)))]
     while pending:
@@ -90,11 +90,11 @@ def _entries(root: Root, folder: str) -> list[FolderEntry]:
     try:
         return root.scandir(folder or ".", limit=_MAX_ENTRIES)
     except ToolFailure:
-        return []  # removed meanwhile, or closed to us: rg leaves it out too
+        return []  # removed meanwhile, or unreadable: rg skips it too
 
 
 def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules, ...]:
-    """Return the rules in force inside a folder. A repository of its own starts afresh."""
+    """Return the rules in force inside a folder. A nested repository starts without the outer rules."""
     prefix = f"{folder}/" if folder else ""
     if folder and root.entry(f"{prefix}.git") is not None:
         chain = ()
@@ -106,7 +106,7 @@ def _chain_at(root: Root, folder: str, chain: tuple[Rules, ...]) -> tuple[Rules,
 
 
 def holds(root: Root, hits: FileHits) -> bool:
-    """Return whether a file, opened as any other that is shown, has these lines."""
+    """Return whether a file, opened like any other that is shown, has these lines."""
     texts = _text_of(root, hits.path).split(b"\n")
     return all(line.text in texts[line.number - 1 : line.number] for line in hits.lines)
 
@@ -115,7 +115,7 @@ def holds(root: Root, hits: FileHits) -> bool:
 
 
 def _text_of(root: Root, path: str) -> bytes:
-    """Return the file's bytes as UTF-8; empty for what is skipped (binary, too large, gone, refused)."""
+    """Return the file's bytes as UTF-8; empty for a skipped file (binary, too large, gone, refused)."""
     try:
         with root.open_for_reader(path) as file:
             data = read_up_to(file, MAX_FILE_BYTES + 1)
@@ -147,7 +147,7 @@ def _matches(data: bytes, expression: Any, limit: int) -> Iterator[tuple[int, in
     for _ in range(limit):
         match = expression.search(data, at) if at < len(data) else None
         if match is None or (match.start() == len(data) and data.endswith(b"\n")):
-            return  # what follows the last line end is no line
+            return  # there is no line after the last line end
         start = data.rfind(b"\n", at, match.start()) + 1 or at
         number += data.count(b"\n", counted, start)
         counted = start

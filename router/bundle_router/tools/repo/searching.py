@@ -1,11 +1,11 @@
-"""`repo.ripgrep`: lines that match a pattern, in one shape whichever engine found them.
+"""`repo.ripgrep`: lines that match a pattern, in one form whichever engine found them.
 
 Rules:
 1. Two engines answer alike: the real `rg`, and one on google-re2 (`tools.repo.scanning`). A contract suite runs both.
-2. Neither backtracks, so no pattern takes more than linear time; what they do not support is an error, not a guess.
+2. Neither backtracks, so every pattern takes linear time; unsupported syntax is an error, not a guess.
 3. Results come in path order and stop at `max_matches` and at `max_bytes`; the first line says whether there is more.
-4. Skipped: `.git`, files a `.gitignore` names (unless the glob asks for them), binary files (a NUL byte), files over
-   10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own records are not, and the result says so.
+4. Skipped: `.git`, files that a `.gitignore` names (unless the glob asks for them), binary files (a NUL byte), files
+   over 10 MiB, symlinks. Hidden files (`.name`) are searched; the router's own records are not, and the result says so.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from bundle_router.tools.repo.hits import FileHits, Line, Ripgrep, TextSearch, b
 from bundle_router.tools.repo.refusals import count, show_name
 
 LINE_CHARS: Final = 400
-"""Characters shown of one line, round the first match."""
+"""Maximum characters shown of one line, around the first match."""
 _MAX_PATTERN_BYTES: Final = 131_000
-"""The kernel takes 131,072 bytes in one argument of a program."""
+"""Maximum bytes of a pattern. The kernel takes 131,072 bytes in one argument of a program."""
 _NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
 
 
@@ -38,7 +38,7 @@ def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | No
         arguments = arguments.model_copy(update={"path": root.relative(arguments.path or ".")})
         search = engine if engine is not None else _pick_engine(context)
         shown = _Shown(arguments, context.max_bytes)
-        with closing(search(arguments, root, context)) as hits:  # closing it is what ends a running rg
+        with closing(search(arguments, root, context)) as hits:  # closing it ends a running rg
             for file in hits:
                 if not shown.add(file):
                     break
@@ -47,7 +47,7 @@ def ripgrep(arguments: Ripgrep, context: ToolContext, *, engine: TextSearch | No
 
 
 def _pick_engine(context: ToolContext) -> TextSearch:
-    """`rg` where it is installed. It can't tell hard links, so where those are refused our own engine searches."""
+    """Return `rg` if installed, else our own engine; also ours if hard links are refused, which rg can't tell."""
     binary = find_binary("rg", outside=context.workspace)
     if binary is None or context.settings.hard_links == "refuse":
         return scanning.search
@@ -55,7 +55,7 @@ def _pick_engine(context: ToolContext) -> TextSearch:
 
 
 def _check_pattern(query: Ripgrep) -> None:
-    """Refuse what the two engines would not agree on, or could not be told."""
+    """Refuse patterns on which the engines differ, or that can't be passed to rg."""
     raw = query.pattern.encode("utf-8")  # pydantic has refused lone surrogates
     if len(raw) > _MAX_PATTERN_BYTES:
         raise bad_pattern(f"it has {len(raw):,} bytes, more than {_MAX_PATTERN_BYTES:,}")
@@ -70,7 +70,7 @@ def _check_pattern(query: Ripgrep) -> None:
 
 @dataclass(slots=True)
 class _Shown:
-    """The text of the result as it grows, within `max_matches` and `max_bytes`."""
+    """The growing text of the result, within `max_matches` and `max_bytes`."""
 
     query: Ripgrep
     max_bytes: int
@@ -81,7 +81,7 @@ class _Shown:
     stopped_by: str = ""
 
     def add(self, file: FileHits) -> bool:
-        """Return whether there is room for more."""
+        """Add the hits of a file; return whether there is room for more."""
         if self.matches >= self.query.max_matches:
             self.stopped_by = f"max_matches={self.query.max_matches}"
             return False
@@ -100,7 +100,7 @@ class _Shown:
         return not self.stopped_by
 
     def _within_limit(self, lines: tuple[Line, ...]) -> Iterator[Line]:
-        """Yield the lines up to the last match that may be shown, and its context."""
+        """Yield the lines up to the last match that may be shown, with its context."""
         room = self.query.max_matches - self.matches
         matching = [line.number for line in lines if line.at is not None]
         if len(matching) <= room:
@@ -115,7 +115,7 @@ class _Shown:
         self.used += len(line.encode("utf-8", "replace")) + 1
 
     def text(self, note: str) -> str:
-        """Return the whole result; `note` is what it says about hidden folders."""
+        """Return the whole result; `note` is its sentence about hidden folders."""
         if not self.files:
             return f"No match in {show_name(self.query.path)}. {_SKIPPED}{note}"
         head = f"{count(self.matches, 'matching line')} in {count(self.files, 'file')}"
@@ -128,7 +128,7 @@ _SKIPPED: Final = "Skipped: .git, files .gitignore names, binary files, files ov
 
 
 def _shown_text(line: Line) -> str:
-    """At most LINE_CHARS of a line, round its first match."""
+    """Return at most LINE_CHARS of a line, around its first match."""
     text = line.text
     start, stop = 0, len(text)
     if stop > LINE_CHARS:

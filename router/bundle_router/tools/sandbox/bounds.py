@@ -1,13 +1,12 @@
-"""Bounds on all of a program's processes together, watched from beside them.
+"""Bounds on all processes of a program together, watched from outside.
 
-The kernel bounds one process (limits) or, where control groups can be made, memory and the number of processes of all.
-What it does not bound is looked at ten times a second, and the program is ended when it is too much: so a bound that is
-watched can be passed for a moment.
+The kernel bounds each process (limits) or, if control groups can be made, memory and number of all processes. The other
+bounds are checked ten times a second, and the program is ended when it exceeds one, so it may exceed it for a moment.
 
-What was written is what the kernel accounts: a process's own, and that of its children that somebody waited for. What
-it does not account (a child that nobody waits for, room that is taken without writing) shows in the room that is left:
-where more of that is gone than may be written, the files that changed since the program began are looked at. Memory is
-what processes hold, and what belongs to none of them: segments of System V, and files in memory without a name.
+Written bytes are those that the kernel accounts: of each process, and of its children that were waited for. Other
+writes (by children that nobody waits for, or space taken without writing) show as lost free space: when more of that is
+gone than may be written, the files that changed since the program began are summed. Memory is that of the processes,
+plus memory that belongs to none: System V segments, and nameless files in memory.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 
 INTERVAL_S: Final = 0.1
 MANY: Final = 24
-"""Processes: more of them run behind whoever watches them, which would hardly come to it."""
+"""Number of processes from which they could outrun the watcher."""
 NICE: Final = 10
 
 
 class Watcher:
-    """Looks whether a program is within the plan's bounds on the whole.
+    """Checks whether a program is within the plan's bounds on the whole.
 
-    `processes` lists the program's; None where /proc does not show them. `in_groups` are bounds the kernel keeps.
+    `processes` lists the program's; None if /proc does not show them. `in_groups` are bounds that the kernel keeps.
     """
 
     def __init__(self, plan: SandboxPlan, processes: Callable[[], Iterable[int]] | None, in_groups: set[str]) -> None:
@@ -39,13 +38,13 @@ class Watcher:
         self._can_read = processes is not None and Path("/proc/self/io").exists()
         self._processes = processes if processes is not None and self._can_read else list
         self._files = _free_files(plan.cwd)
-        self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # they were made for this program
+        self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # made for this program
         self._free = self._free_bytes()
         self._written = _account("/proc/self/io", "write_bytes:") if self._can_read else 0
         self._segments = _segments()
 
     def statements(self) -> list[Statement]:
-        """Return what bounds memory, processes and disk."""
+        """Return the statements about what bounds memory, processes and disk."""
         plan = self._plan
         memory = f"{plan.memory_bytes >> 20} MiB a process, {plan.total_memory_bytes >> 20} MiB together"
         disk = f"{plan.file_bytes >> 20} MiB a file, {plan.total_written_bytes >> 20} MiB"
@@ -61,7 +60,7 @@ class Watcher:
         ]
 
     def exceeded_bound(self) -> str:
-        """Return which bound was passed, in words; empty while none was."""
+        """Return the exceeded bound in words; empty if there is none."""
         plan = self._plan
         pids = list(self._processes())
         for pid in pids if len(pids) > MANY else ():
@@ -79,8 +78,8 @@ class Watcher:
         return ""
 
     def _memory(self, pids: Iterable[int]) -> int:
-        """Count pages that several processes share once; finding that out is slow, so only where it matters, and no
-        further than it has to: hundreds of processes that all take memory leave little time for looking."""
+        """Return the memory of the processes, counting shared pages once. That is slow, so it is done only if it
+        matters, and no longer than needed: hundreds of processes that all allocate leave little time for it."""
         bound = self._plan.total_memory_bytes
         unmapped = sum(_nameless_files(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
         rough = {pid: _account(f"/proc/{pid}/status", "RssAnon:", "RssShmem:") << 10 for pid in pids}
@@ -99,7 +98,7 @@ class Watcher:
         return sum({one.f_fsid: one.f_bfree * one.f_frsize for one in found}.values())
 
     def _has_filled(self, pids: Iterable[int]) -> bool:
-        """Return whether too much room is taken. Others may have taken it: then look again when as much is gone."""
+        """Return whether too much space is taken. If others took it, check again after as much more is gone."""
         room, bound = self._free_bytes(), self._plan.total_written_bytes
         if self._free - room <= bound:
             return False
@@ -111,7 +110,7 @@ class Watcher:
 
 
 def _account(path: str, *names: str) -> int:
-    """Return the sum of these numbers of a process, 0 when it has ended."""
+    """Return the sum of these numbers of a process, 0 if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(path).read_text(encoding="ascii", errors="replace").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))
@@ -119,7 +118,7 @@ def _account(path: str, *names: str) -> int:
 
 
 def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """Yield every file below a folder: which it is, the bytes it takes, and when it was last changed."""
+    """Yield identity, size on disk and time of change of every file below a folder."""
     for top, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
@@ -128,7 +127,7 @@ def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
 
 
 def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int]:
-    """Return the bytes of the files that processes hold open and that have no name any more, whose last began so."""
+    """Return the bytes of nameless files that processes hold open, whose last name began with `kind`."""
     sizes = {}
     for folder in (f"/proc/{pid}/fd" for pid in pids):
         with contextlib.suppress(OSError):
@@ -142,14 +141,14 @@ def _nameless_files(pids: Iterable[int], kind: str) -> dict[tuple[int, int], int
 
 
 def _segments() -> int:
-    """Return the bytes in memory of all System V segments that are seen here."""
+    """Return the bytes in memory of all visible System V segments."""
     with contextlib.suppress(OSError):
         return sum(int(row.split()[-2]) for row in Path("/proc/sysvipc/shm").read_text("ascii").splitlines()[1:])
     return 0
 
 
 def _free_files(path: str) -> int:
-    """0 on file systems that have no number of them."""
+    """Return the number of free files; 0 on file systems without one."""
     with contextlib.suppress(OSError):
         return os.statvfs(path).f_ffree
     return 0

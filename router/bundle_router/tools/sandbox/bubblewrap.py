@@ -1,4 +1,4 @@
-"""The same root and namespaces by bubblewrap: a plan as its arguments."""
+"""Makes the root and the namespaces by bubblewrap: a plan as its arguments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bundle_router.tools.sandbox.plan import MEMORY_FOLDER_BYTES, Mount
 
 NAMESPACES: Final = ("--unshare-ipc", "--unshare-net", "--unshare-pid")
 PROBE: Final = ("--ro-bind", "/", "/", "--proc", "/proc", "--size", "4096", "--tmpfs", "/tmp")  # noqa: S108  # a mount
-"""Enough to find out whether it works on this machine."""
+"""Arguments that test whether bubblewrap works on this machine."""
 
 
 def namespaces() -> list[str]:
-    """Return the namespaces. Root needs no user namespace, and without one stays root to the workspace's files."""
+    """Return the namespaces. Root needs no user namespace, and so stays root for the workspace's files."""
     return [*NAMESPACES, *([] if os.geteuid() == 0 else ["--unshare-user"]), "--as-pid-1"]
 
 

@@ -1,11 +1,11 @@
-"""Landlock: what this process and everything it starts may open, from now on and irrevocably.
+"""Landlock: restricts, irrevocably, what this process and all its children may open.
 
 Rules:
-1. Every access right the running kernel knows is handled, so what no rule grants is refused.
+1. Every access right that the running kernel knows is handled, so what no rule grants is refused.
 2. Making device nodes and ioctl on devices is never granted, not even beneath a writable folder.
-3. Without a network namespace, TCP bind and connect are refused as well (ABI 4). UDP is out of Landlock's reach.
-4. Signals and abstract sockets stay inside (ABI 6). Sockets that are files are out of Landlock's reach: the
-   namespaces hide the folders where such sockets usually are.
+3. Without a network namespace, TCP bind and connect are refused too (ABI 4). Landlock does not cover UDP.
+4. Signals and abstract sockets stay inside (ABI 6). Landlock does not cover sockets that are files: the namespaces hide
+   the folders where these usually are.
 
 Numbers are those of linux/landlock.h; the ABI table is in the kernel's Documentation/userspace-api/landlock.rst.
 """
@@ -60,7 +60,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """Return the kernel's Landlock version, at least 1. Raises OSError (ENOSYS, EOPNOTSUPP) where there is none."""
+    """Return the kernel's Landlock version, at least 1. Raises OSError (ENOSYS, EOPNOTSUPP) without Landlock."""
     return linux.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
 
 
@@ -81,7 +81,7 @@ READ_AND_WRITE: Final = _READ_FILE | _WRITE_FILE | _TRUNCATE
 
 
 def _grant(ruleset: int, place: str | int, rights: int) -> None:
-    """Grant rights on a place. A path that does not exist is skipped: there is nothing to open."""
+    """Grant rights on a place. A path that does not exist is skipped."""
     try:
         descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC) if isinstance(place, str) else place
     except OSError:
@@ -117,13 +117,13 @@ def ruleset(grants: Iterable[Grant], *, tcp: bool) -> int:
 
 
 def restrict_thread(made: int) -> None:
-    """Confine the calling thread, and what it starts, for good: one about to end, or a process's only one. OSError."""
+    """Confine the calling thread and its children for good: one about to end, or a process's only one. OSError."""
     linux.forbid_new_privileges()
     linux.syscall(_RESTRICT_SELF, ctypes.c_int(made), ctypes.c_uint32(0))
 
 
 def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequence[str], tcp: bool) -> int:
-    """Confine this process to these places; `tcp=False` refuses TCP too. Returns the kernel's ABI version.
+    """Confine this process to these places; `tcp=False` refuses TCP too. Return the kernel's ABI version.
 
     `write`: read, write and execute beneath; `read`: read and execute; `devices`: read and write the file itself.
     Raises OSError, and then nothing is confined.
@@ -143,10 +143,10 @@ def restrict(*, write: Sequence[str | int], read: Sequence[str], devices: Sequen
 
 
 def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
-    """Return a descriptor of a ruleset under which a binary only reads, beneath some folders, and starts nothing.
+    """Return a descriptor of a ruleset under which a binary only reads beneath some folders, and starts nothing.
     OSError.
 
-    `readable` are paths or descriptors of folders. It executes itself and its loader, and writes `/dev/null` alone.
+    `readable` are paths or descriptors of folders. It executes only itself and its loader, and writes only `/dev/null`.
     """
     prefix = Path(binary).parent.parent
     beside = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr

@@ -1,7 +1,7 @@
 """The launcher process: reads a plan from its control pipe, enters the namespaces, and supervises the program.
 
-Started as `python -I -S -c …`, by bubblewrap or by itself, with three descriptors as arguments: of this code, of the
-control pipe and of the pipe for reports. See `bundle_router.tools.workspace.process` for the router's side.
+It is started as `python -I -S -c …`, by bubblewrap or by itself, with three descriptors as arguments: of this code, of
+the control pipe and of the pipe for reports. See `bundle_router.tools.workspace.process` for the router's side.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _users() -> int:
-    """Return which user namespace this process is in."""
+    """Return the identity of this process's user namespace."""
     return Path("/proc/self/ns/user").stat().st_ino
 
 
@@ -55,6 +55,6 @@ def _read_line(descriptor: int) -> bytes:
     while not line.endswith(b"\n"):
         part = os.read(descriptor, 65_536)
         if not part:
-            sys.exit(0)  # the router is gone before it said what to do
+            sys.exit(0)  # the router is gone before it sent the plan
         line += part
     return bytes(line)

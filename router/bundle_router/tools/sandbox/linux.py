@@ -1,4 +1,4 @@
-"""The Linux calls Python has no name for, through ctypes. Each raises OSError with the kernel's errno.
+"""Linux system calls that Python has no function for, through ctypes. Each raises OSError with the kernel's errno.
 
 Structure layouts and numbers are those of linux/{prctl,capability,landlock,mount,seccomp}.h. The system call numbers
 used here (428 and above) are the same on every architecture; those of `seccomp` have a table of their own.
@@ -51,8 +51,8 @@ _LAST_CAPABILITY: Final = 63
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
 FILE_CAPABILITIES: Final = (0, 1, 3)
-"""CHOWN, DAC_OVERRIDE, FOWNER: what root needs to work on a workspace that belongs to someone else. Without FSETID,
-writing to a set-user-ID file takes that bit away."""
+"""CHOWN, DAC_OVERRIDE, FOWNER: root's capabilities for a workspace that belongs to someone else. Without FSETID,
+writing to a set-user-ID file removes that bit."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -64,8 +64,8 @@ def _raise() -> None:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """`syscall(2)`. Arguments must already be ctypes values or ints that fit a C int. OSError (ENOSYS) where this is
-    not Linux: other systems have other calls by these numbers."""
+    """Call `syscall(2)`. Arguments must already be ctypes values or ints that fit a C int. Raises OSError (ENOSYS) if
+    this is not Linux, because other systems have other calls under these numbers."""
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     result = int(_libc.syscall(ctypes.c_long(number), *arguments))
@@ -81,17 +81,17 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that forked it ends. Survives execve of an ordinary file."""
+    """Get SIGKILL when the thread that forked this process ends. Survives execve of an ordinary file."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process, so that it can end and reap them."""
+    """Become the parent of descendants whose parent ends, so that this process can end and reap them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def forbid_new_privileges() -> None:
-    """set-user-id bits and file capabilities no longer give anything, for this process and all it starts."""
+    """Make set-user-id bits and file capabilities ineffective, for this process and all its children."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -111,18 +111,18 @@ class _MountAttributes(ctypes.Structure):
 
 
 def clone_tree(descriptor: int) -> int:
-    """Return a descriptor of a detached copy of the mounts at and beneath what is open. Linux 5.2."""
+    """Return a descriptor of a detached copy of the mounts at and beneath an open folder. Linux 5.2."""
     return syscall(_OPEN_TREE, ctypes.c_int(descriptor), b"", ctypes.c_uint(_CLONE_RECURSIVE))
 
 
 def attach_tree(tree: int, target: str) -> None:
-    """Mount what `clone_tree` returned."""
+    """Mount the result of `clone_tree`."""
     flags = ctypes.c_uint(_MOVE_FROM_EMPTY_PATH)
     syscall(_MOVE_MOUNT, ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target), flags)
 
 
 def restrict_mounts(descriptor: int, attributes: int) -> None:
-    """Add `ATTR_…` to the mount that is open and all beneath it. Linux 5.12."""
+    """Add `ATTR_…` to the open mount and all beneath it. Linux 5.12."""
     wanted = _MountAttributes(attributes, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     flags = ctypes.c_uint(_EMPTY_PATH | _RECURSIVE)
@@ -130,13 +130,13 @@ def restrict_mounts(descriptor: int, attributes: int) -> None:
 
 
 def change_root(folder: str, old: str) -> None:
-    """`pivot_root(2)`; `old` lies beneath `folder`, which is a mount point."""
+    """Call `pivot_root(2)`; `old` is beneath `folder`, which is a mount point."""
     if _libc.pivot_root(os.fsencode(folder), os.fsencode(old)) == -1:
         _raise()
 
 
 def unmount(target: str) -> None:
-    """Take a mount, and all beneath it, out of sight; what is open there stays open."""
+    """Detach a mount and all beneath it; files that are open there stay open."""
     if _libc.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)) == -1:
         _raise()
 
@@ -146,7 +146,7 @@ class _FilterProgram(ctypes.Structure):
 
 
 def filter_system_calls(program: bytes) -> None:
-    """Install a BPF program of 8-byte instructions for this process and all it starts. Needs `no_new_privs`."""
+    """Install a BPF program of 8-byte instructions for this process and its children. Needs `no_new_privs`."""
     wanted = _FilterProgram(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     mode = ctypes.c_ulong(2)  # SECCOMP_MODE_FILTER
@@ -155,7 +155,7 @@ def filter_system_calls(program: bytes) -> None:
 
 
 def keep_capabilities(kept: Iterable[int]) -> None:
-    """Give up every capability but `kept` (and those of them it does not hold), for good: bounding set included."""
+    """Drop every capability but `kept` (without adding any), irrevocably, from the bounding set too."""
     keep = set(kept)
     for capability in range(_LAST_CAPABILITY + 1):
         if capability not in keep:

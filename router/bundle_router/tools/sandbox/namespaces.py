@@ -1,9 +1,9 @@
 """Namespaces: a network without the outside, a process tree that ends as one, and a root folder of its own.
 
 Rules:
-1. Each is tried; what the kernel refuses is stated with its reason and the program still runs.
-2. An unprivileged process needs a user namespace first. It maps the user to itself and nobody else, and is tried
-   in a throwaway child before this process enters it, so a kernel that forbids it leaves no half-entered state.
+1. Each is tried. If the kernel refuses it, the statement has the reason, and the program still runs.
+2. An unprivileged process needs a user namespace first. It maps the user to itself and nobody else. A throwaway child
+   tries it before this process enters it, so a kernel that forbids it leaves no half-entered state.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _KINDS: Final = (
 
 
 def reason(error: OSError) -> str:
-    """`EPERM: Operation not permitted`, for statements."""
+    """Return the error for a statement: `EPERM: Operation not permitted`."""
     return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror}"
 
 
 def enter(facilities: Sequence[str]) -> list[Statement]:
-    """Enter the namespaces named in `facilities` where the kernel lets it. The pid namespace holds for children."""
+    """Enter the namespaces in `facilities` that the kernel permits. The pid namespace applies to children."""
     wanted = [kind for kind in _KINDS if kind[0] in facilities]
     if wanted and not _is_allowed(linux.CLONE_NEWNET) and _is_allowed(linux.CLONE_NEWUSER):
         _enter_user_namespace()
@@ -61,7 +61,7 @@ def enter(facilities: Sequence[str]) -> list[Statement]:
 
 
 def _try_copies() -> None:
-    """Raise OSError where this kernel can't do what `build_root` needs (before Linux 5.12)."""
+    """Raise OSError if this kernel (before Linux 5.12) lacks what `build_root` needs."""
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
     tree = linux.clone_tree(descriptor)
     linux.restrict_mounts(tree, linux.ATTR_NOSUID)
@@ -70,7 +70,7 @@ def _try_copies() -> None:
 
 
 def _is_allowed(flag: int) -> bool:
-    """Return whether a child of this process could enter it."""
+    """Return whether a child of this process can enter the namespace."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -96,16 +96,16 @@ def _enter_user_namespace() -> None:
 
 
 def _raise_loopback() -> None:
-    """Programs under test talk to themselves over 127.0.0.1; nobody else is on this loopback."""
+    """Bring up the loopback interface, where programs under test talk to themselves, and nobody else is."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
 
 
 def build_root(mounts: Sequence[Mount]) -> bool:
-    """Make the root folder that `mounts` describe and go there. To be called by the first process of its pid
-    namespace. Return whether /proc is that namespace's own; without one there is none. Raises Swapped, OSError.
+    """Make the root folder described by `mounts`, and enter it. The first process of a pid namespace must call this.
+    Return whether /proc shows that namespace; otherwise there is no /proc. Raises PathSwapped, OSError.
 
-    What is shown is opened before anything is mounted, checked, copied by its descriptor and attached by it: no path is
+    Every source is opened before anything is mounted, then checked, copied and attached by its descriptor: no path is
     looked up twice.
     """
     trees = {mount: _clone(mount) for mount in mounts if mount.kind in ("read", "write", "device")}

@@ -1,8 +1,8 @@
-"""What the router tells the launcher, and what the launcher reports: two JSON shapes, read by both sides.
+"""The messages between router and launcher: two JSON shapes, read by both sides.
 
-The launcher says that it is ready, reads one line of plan from its control pipe and carries it out; any further byte,
-or the pipe's end, means "end everything now", so a router that dies takes its programs with it. Reports are JSON lines
-on a pipe of their own, which is closed before the program starts: the program can't forge them.
+The launcher reports that it is ready, reads one line of plan from its control pipe and carries it out. Any further
+byte, or the pipe's end, means "end everything now", so a dying router takes its programs with it. Reports are JSON
+lines on a pipe of their own, which is closed before the program starts: the program can't forge them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FACILITIES: Final[tuple[Facility, ...]] = (
     *("bubblewrap", "network", "process tree", "mounts"),
     *("files", "system calls"),
 )
-"""What can be left out on purpose. Everything else (limits, privileges, ending every process) always applies."""
+"""Facilities that can be omitted on purpose. All others (limits, privileges, ending every process) always apply."""
 NAMESPACES: Final = ("network", "process tree", "mounts")
 
 MountKind = Literal["folder", "link", "read", "write", "device", "memory", "hide"]
@@ -25,7 +25,7 @@ MountKind = Literal["folder", "link", "read", "write", "device", "memory", "hide
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One protection: whether it held for this program, and how or why not."""
+    """One protection: whether it was in force for this program, and how or why not."""
 
     name: str
     held: bool
@@ -34,9 +34,9 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder by its path, and what the router saw there: a path alone may lead elsewhere by now.
+    """A file or folder by its path, with the identity that the router saw there: the path may be swapped meanwhile.
 
-    Where a `required` place can't be kept from the program, the program is not started.
+    If a `required` place can't be protected from the program, the program is not started.
     """
 
     path: str
@@ -47,11 +47,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One step of making the program's own root folder, which begins empty; see `tree.mounts_of`.
+    """One step of building the program's own root folder, which begins empty; see `tree.mounts_of`.
 
-    `read`, `write` and `device` show `source` at `target`, everything beneath included; `device` and `inode` are what
-    must lie at the source (0: anything). `link` makes a symlink with the text `source`, `folder` an empty folder,
-    `memory` an empty writable one of `MEMORY_FOLDER_BYTES`, `hide` puts an empty read-only one over what is there.
+    `read`, `write` and `device` show `source` at `target`, with everything beneath; `device` and `inode` identify the
+    expected source (0: any). `link` makes a symlink with the text `source`, `folder` an empty folder, `memory` an empty
+    writable one of `MEMORY_FOLDER_BYTES`; `hide` covers the target by an empty read-only one.
     """
 
     kind: MountKind
@@ -66,21 +66,21 @@ MEMORY_FOLDER_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SandboxPlan:
-    """Everything the launcher needs. Descriptors are inherited under the same numbers.
+    """Everything that the launcher needs. Descriptors are inherited under the same numbers.
 
-    `binary_fd` is what will be executed (checked by the router, so nothing can be swapped in between); `cwd` must
-    still be the folder behind `cwd_fd` when the program starts. Landlock grants writing beneath `root_fd`, the folder
-    the program works in, and `write`, and using `read` and `devices`.
+    `binary_fd` is executed (the router checked it, so nothing can be swapped in between); `cwd` must still be the
+    folder behind `cwd_fd` when the program starts. Landlock grants writing beneath `root_fd`, the folder that the
+    program works in, and `write`, and using `read` and `devices`.
 
-    Where there is a mount namespace, the program has a root of its own (`mounts`, filled in by the router): it sees
-    `read`, `devices`, `write`, the folder behind `root_fd` and the `temporary` folders (source, target); `hidden` and
-    `masked` places are emptied, `protected` ones read-only, and `pinned` folders, which hold some of those, can't be
-    moved away with them. When one of these was swapped the program does not start. `entered` says that bubblewrap has
-    done all that before the launcher starts. `loader` are folders that only the launcher itself needs.
+    With a mount namespace, the program has a root of its own (`mounts`, filled in by the router): it sees `read`,
+    `devices`, `write`, the folder behind `root_fd` and the `temporary` folders (source, target). `hidden` and `masked`
+    places are emptied, `protected` ones read-only, and `pinned` folders, which hold some of those, can't be moved away
+    with them. If one of these was swapped the program does not start. `entered` says that bubblewrap has done all that
+    before the launcher starts. `loader` are folders that only the launcher itself needs.
 
     `memory_bytes` bounds one process's address space, `total_memory_bytes` the memory of all; `file_bytes` one file,
-    `total_written_bytes` and `max_new_files` all that is written. `cgroups` are the program's control groups
-    (descriptor, name, what they bound).
+    `total_written_bytes` and `max_new_files` all writing. `cgroups` are the program's control groups (descriptor, name,
+    what they bound).
     """
 
     argv: tuple[str, ...]

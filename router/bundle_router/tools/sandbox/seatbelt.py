@@ -1,6 +1,6 @@
-"""A program's confinement in the language of macOS's sandbox-exec: a plan as its profile.
+"""A program's confinement as a profile for macOS's sandbox-exec.
 
-Pure. It was never run on a Mac: tests hold its text, and the command line that a stand-in for sandbox-exec is given.
+Pure. It was never run on a Mac: tests check its text, and the command line that a stand-in for sandbox-exec gets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 
 SYSTEM: Final = ("/System", "/Library/Apple", "/Library/Frameworks", "/private/var/db/dyld", "/private/var/db/timezone")
-"""What programs load there beside what a plan reads."""
+"""What programs load on macOS besides the plan's readable paths."""
 _BASE: Final = """(version 1)
 (deny default)
 (allow process-fork)
@@ -30,11 +30,11 @@ STATEMENTS: Final = (
     Statement("limits", False, "memory, files and processes are bounded on Linux alone"),
     Statement("metadata", False, "names, sizes and times of files outside can be read"),
 )
-"""What follows from a profile, and what does not."""
+"""Statements about what a profile protects, and what it does not."""
 
 
 def profile(plan: SandboxPlan, root: str) -> str:
-    """Return the profile of a plan whose program works in the folder `root`. Of its rules the last that fits counts."""
+    """Return the profile of a plan whose program works in the folder `root`. The last matching rule wins."""
     used = (root, *plan.write)
     rules = [
         _rule("allow process-exec file-read*", "subpath", (*SYSTEM, *plan.read, *used)),

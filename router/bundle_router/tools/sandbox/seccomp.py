@@ -1,10 +1,10 @@
-"""System calls a program never needs and that lead out of, or round, the rest of the isolation.
+"""Refuses system calls that a program never needs and that bypass the rest of the isolation.
 
 Rules:
-1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel modules, BPF and their
+1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel modules, BPF and the
    like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their flags, and programs fall back.
-2. Sockets are those of IP, netlink and, where none outside can be reached, unix: no vsock, no packet, no AF_ALG.
-3. No file becomes set-user-ID or set-group-ID, by whatever call.
+2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG.
+3. No file becomes set-user-ID or set-group-ID, by any call.
 4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE).
 5. Calls of a foreign architecture (32 bits, x32) don't exist.
 """
@@ -100,12 +100,12 @@ _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 def install(*, unix_sockets: bool) -> None:
-    """Install the filter for good. Raises OSError where the kernel or the architecture has none."""
+    """Install the filter irrevocably. Raises OSError if the kernel or the architecture does not support it."""
     linux.filter_system_calls(program(os.uname().machine, unix_sockets=unix_sockets))
 
 
 def program(machine: str, *, unix_sockets: bool) -> bytes:
-    """Return the filter. Raises OSError (ENOSYS) for a machine whose system calls we don't have."""
+    """Return the filter. Raises OSError (ENOSYS) for a machine whose system call numbers we don't have."""
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
     column, architecture = _MACHINES[machine]
@@ -125,7 +125,7 @@ def program(machine: str, *, unix_sockets: bool) -> bytes:
 
 
 def _on_argument(number: int, argument: int, then: list[bytes]) -> Iterator[bytes]:
-    """Yield the steps for one system call, which see the low half of one of its arguments; then its number is back."""
+    """Yield the steps for one system call that test the low half of one argument, and load the call's number again."""
     yield _step(_EQUAL, number, 0, len(then) + 2)
     yield _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
     yield from then

@@ -1,11 +1,11 @@
-"""Starts the program, waits for it, and ends everything it left behind.
+"""Starts the program, waits for it, and ends all its remaining processes.
 
 Rules:
-1. The program, and whatever it starts, are descendants of this process: it is either the first process of their
-   pid namespace or their subreaper. So "no children left" (ECHILD) means that no process is left, wherever it
-   moved: another process group, another session, a double fork.
-2. The end is the same for a finished, stopped and abandoned program: TERM to all, a short grace, then KILL until
-   there is nobody.
+1. The program and all its children descend from this process, which is either the first process of their pid namespace
+   or their subreaper. So "no children left" (ECHILD) means that no process is left, wherever it moved: another process
+   group, another session, a double fork.
+2. Finished, stopped and abandoned programs end in the same way: TERM to all, a short grace, then KILL until none is
+   left.
 3. The program's own exit is reported as soon as it is known, before the rest is ended.
 """
 
@@ -33,7 +33,7 @@ _POLL_S: Final = 0.02
 
 
 class Supervisor:
-    """One program's life. `statements` are what already holds when it is made (the namespaces)."""
+    """One program's life. `statements` are those already made (about the namespaces)."""
 
     def __init__(self, plan: SandboxPlan, control_fd: int, statements: list[Statement], *, own_users: bool) -> None:
         self._plan = plan
@@ -69,7 +69,7 @@ class Supervisor:
         return any(statement.held for statement in self._statements if statement.name == name)
 
     def _report(self, **fields: Any) -> None:
-        """To the router. One that is gone must not keep this process from ending the program."""
+        """Report to the router. If the router is gone, the report is dropped, and the program is still ended."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._plan.report_fd, json.dumps(fields).encode("ascii") + b"\n")
 
@@ -81,7 +81,7 @@ class Supervisor:
         return readable
 
     def _arrange_mounts(self) -> bool:
-        """Return whether /proc shows this process's own pid namespace. Raises OSError, Swapped, _Unprotected."""
+        """Return whether /proc shows this process's own pid namespace. Raises OSError, PathSwapped, _Unprotected."""
         plan = self._plan
         if not self._is_held("mounts"):
             self._statements += _not_kept(plan, self._statements)
@@ -131,7 +131,7 @@ class Supervisor:
     # --- the parent --------------------------------------------------------------------------------------------------
 
     def _wait(self, wake: int) -> None:
-        """Return when the program has ended, has passed a bound, or the router wants it ended."""
+        """Return when the program has ended or exceeded a bound, or the router asks for its end."""
         while self._reap() and self._status is None and not self._stopped:
             if exceeded := self._watcher.exceeded_bound():
                 self._report(exceeded=exceeded)
@@ -151,7 +151,7 @@ class Supervisor:
             self._stopped = True
 
     def _reap(self) -> bool:
-        """Collect every child that has ended. False when there are no children left at all."""
+        """Collect every child that has ended. Return False if there are no children left at all."""
         try:
             while True:
                 child, status = os.waitpid(-1, os.WNOHANG)
@@ -176,7 +176,7 @@ class Supervisor:
             self._pause(wake, _POLL_S)
 
     def _signal_all(self, number: int) -> None:
-        """In a pid namespace: everyone but its first process. Elsewhere: everyone who descends from this process."""
+        """Signal all processes: in a pid namespace all but its first; elsewhere all descendants of this process."""
         if self._first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, number)
@@ -191,7 +191,7 @@ def _about(place: Place, held: bool, detail: str) -> Statement:
 
 
 class _Unprotected(Exception):
-    """Code that the router's own process runs lies where the program may write."""
+    """The program could write to the code of the router's own process."""
 
     def __init__(self, place: Place, why: str) -> None:
         super().__init__(
@@ -201,7 +201,7 @@ class _Unprotected(Exception):
 
 
 def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statement]:
-    """Return the statements without mounts: what Landlock grants as a whole it can't take away in part."""
+    """Return the statements for a sandbox without mounts: Landlock can't exclude parts of what it grants."""
     why = "; ".join(statement.detail for statement in statements if statement.name == "mounts")
     for place in plan.protected:
         if place.required:
@@ -213,14 +213,14 @@ def _not_kept(plan: SandboxPlan, statements: Iterable[Statement]) -> list[Statem
 
 
 def _path_of_root(plan: SandboxPlan) -> str:
-    """Return where the folder the program works in is mounted: the only mount with its identity."""
+    """Return the mount point of the program's working root: the only mount with its identity."""
     info = os.fstat(plan.root_fd)
     found = [mount.target for mount in plan.mounts if (mount.device, mount.inode) == (info.st_dev, info.st_ino)]
     return found[0] if found else plan.cwd
 
 
 def _own_writable(plan: SandboxPlan) -> Iterator[str]:
-    """Writable folders of a root of its own; not /tmp where it also holds the way to the workspace."""
+    """Yield the writable folders of the own root, without /tmp if the workspace is reached through it."""
     yield SHARED_MEMORY
     for _, folder in plan.temporary:
         if not Path(_path_of_root(plan)).is_relative_to(folder):
@@ -228,12 +228,12 @@ def _own_writable(plan: SandboxPlan) -> Iterator[str]:
 
 
 def _everyone_else() -> list[int]:
-    """Return every process of this pid namespace, by its own /proc, but the first."""
+    """Return all processes of this pid namespace but the first, by its own /proc."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if entry.name != "1"]
 
 
 def descendants(root: int) -> list[int]:
-    """Return every process below `root`, nearest first, as /proc shows them now. Empty where there is no /proc."""
+    """Return all descendants of `root`, nearest first, as /proc shows them now. Empty without /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""The last steps of the process that becomes the program: what it gives up, in order, before execve.
+"""The last steps of the process that becomes the program, in order, before execve.
 
 1. Joins its control groups, while it still may write there.
 2. Limits itself; core dumps are off.
-3. Enters the working folder, and only if it is still the folder the router checked.
+3. Enters the working folder, if it is still the folder that the router checked.
 4. Gives up new privileges, then files (Landlock), then capabilities, then system calls (seccomp).
 5. Executes the file behind the descriptor that the router checked: no name is looked up again.
 """
@@ -23,11 +23,11 @@ from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 
 _REMOVE_TRIES: Final = 100
 CANT_START: Final = 127
-"""Exit status of a process that could not become the program; what it reported before says why."""
+"""Exit status of a process that could not become the program. Its report says why."""
 
 
 def bounds_of_groups(plan: SandboxPlan) -> set[str]:
-    """Return what the plan's control groups bound: `pids`, `memory`."""
+    """Return the bounds of the plan's control groups: `pids`, `memory`."""
     return {kind for *_, kinds in plan.cgroups for kind in kinds.split()}
 
 
@@ -40,7 +40,7 @@ def join_groups(plan: SandboxPlan) -> None:
 
 
 def remove_groups(plan: SandboxPlan) -> None:
-    """Empty groups are removed here, so that none stays when the router is killed. EBUSY: not quite empty yet."""
+    """Remove the empty groups here, so that none is left if the router is killed. EBUSY: not quite empty yet."""
     for group, name, _ in plan.cgroups:
         for _ in range(_REMOVE_TRIES):
             try:
@@ -54,7 +54,7 @@ def remove_groups(plan: SandboxPlan) -> None:
 
 
 def limit(plan: SandboxPlan, *, own_users: bool) -> None:
-    """Limit this process. RLIMIT_NPROC counts per user: it means something in a user namespace, nothing to root."""
+    """Limit this process. RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root."""
     limits = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_AS, plan.memory_bytes),
@@ -69,7 +69,7 @@ def limit(plan: SandboxPlan, *, own_users: bool) -> None:
 
 
 def enter_folder(plan: SandboxPlan) -> None:
-    """Open `cwd` anew (mounts of a new namespace are not seen through the old descriptor) and compare."""
+    """Open `cwd` anew, because the old descriptor does not see mounts of a new namespace, and compare."""
     swapped = FileNotFoundError(f"the working folder {plan.cwd!r} was replaced while the program was being started")
     try:
         folder = os.open(plan.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -82,7 +82,7 @@ def enter_folder(plan: SandboxPlan) -> None:
 
 
 def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement, int]:
-    """Return what Landlock keeps, and its version (0: nothing is kept)."""
+    """Confine by Landlock. Return the statement, and Landlock's version (0: nothing is confined)."""
     if "files" not in plan.facilities:
         return Statement("files", False, "switched off"), 0
     try:
@@ -107,7 +107,7 @@ def filter_calls(plan: SandboxPlan, *, unix_sockets: bool) -> Statement:
 
 
 def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statement]:
-    """Yield what follows for unix sockets and for owners, modes and times of files outside."""
+    """Yield the statements that follow, for unix sockets and for owners, modes and times of files outside."""
     if sockets:
         yield Statement("unix sockets", True, "none outside can be reached")
     elif calls:
@@ -119,7 +119,7 @@ def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statem
 
 
 def drop_privileges() -> Statement:
-    """Root keeps what it needs to work on files of others (Landlock says which files); everyone else keeps nothing."""
+    """Drop capabilities. Root keeps those for files of others (Landlock limits which files); other users keep none."""
     kept = linux.FILE_CAPABILITIES if os.geteuid() == 0 else ()
     try:
         linux.keep_capabilities(kept)

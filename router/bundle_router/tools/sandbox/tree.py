@@ -1,7 +1,7 @@
-"""The root folder a program gets: what of the machine it sees, and what of that it may change.
+"""A program's root folder: what of the machine it sees, and what of that it may change.
 
 Only the router computes this, as a list of steps that bubblewrap or our own namespaces carry out alike. The root begins
-empty, so what is not named is not there: no socket, no home folder, nobody's temporary files.
+empty, so unnamed parts are absent: no socket, no home folder, nobody's temporary files.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # a mount of its own
 
 
 class PathSwapped(Exception):
-    """What lies at a place is not what the router saw there, so it can't be kept from the program."""
+    """Another file is at a place than the router saw there, so it can't be protected from the program."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} was replaced while the program was being started")
 
 
 def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
-    """Return the steps, outer folders first. Raises Swapped.
+    """Return the steps, outer folders first. Raises PathSwapped.
 
-    Of a place that is a symlink there is none: what a mount covers is where it leads.
+    There is none for a place that is a symlink: a mount would cover the link's target.
     """
     root = os.readlink(f"/proc/self/fd/{plan.root_fd}")  # noqa: PTH115  # text
     at_root = Place(root, *_identity_of(os.fstat(plan.root_fd)))
@@ -53,7 +53,7 @@ def mounts_of(plan: SandboxPlan) -> tuple[Mount, ...]:
 
 
 def check_places(places: Iterable[Place]) -> None:
-    """Raise Swapped when something else lies at a place by now, or nothing."""
+    """Raise PathSwapped if a place has changed its identity, or is gone."""
     for place in places:
         try:
             same = _identity_of(os.lstat(place.path)) == (place.device, place.inode)  # text
@@ -64,7 +64,7 @@ def check_places(places: Iterable[Place]) -> None:
 
 
 def _readable_mounts(paths: Iterable[str], *, below: str) -> Iterator[Mount]:
-    """Yield what is shown read-only: each path as it is written, links as links, and where it really leads."""
+    """Yield the read-only mounts: each path as written, with links as links, and its real target."""
     shown: list[str] = []
     every = {found for path in paths for found in (path, os.path.realpath(path)) if os.path.lexists(found)}
     for path in sorted(every, key=len):

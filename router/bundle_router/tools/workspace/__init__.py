@@ -1,6 +1,6 @@
-"""The local server `workspace`: run allow-listed programs in the workspace, and write files in it.
+"""The local server `workspace`: runs allow-listed programs in the workspace, and writes files in it.
 
-`config/policy.toml` says which binaries and with which arguments; `grammar` has the rules of matching, `process`
+`config/policy.toml` lists the binaries and their permitted arguments; `grammar` has the rules of matching, `process`
 and `bundle_router.tools.sandbox` those of running, `writing` those of writing.
 """
 

@@ -1,10 +1,10 @@
-"""What programs outside the sandbox run by themselves, by name: no tool changes it.
+"""Files that programs outside the sandbox run by themselves, by name: no tool changes them.
 
-The line is *unasked*. What runs because somebody entered or opened the folder, committed, logged in or started an
-interpreter is protected: nobody reads it first. What runs because somebody builds, tests or installs the project is
-ordinary content, which agents are there to edit and people review as code. `.github/SECURITY.md` shows both tables.
+The criterion is *unasked*. Files that run because somebody entered or opened the folder, committed, logged in or
+started an interpreter are protected: nobody reads them first. Files that run because somebody builds, tests or installs
+the project are ordinary content: agents may edit them and people review them. `.github/SECURITY.md` has both tables.
 
-`write_file` knows the names at any depth, `exec` at the top of the folder a step works in.
+`write_file` checks the names at any depth, `exec` at the top of the step's folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROTECTED: Final = (
     ((".pyenv", ".rbenv", ".nvm", ".asdf", ".sdkman", ".bun", ".cargo/bin", ".rustup"), "shells, by `PATH`"),
     (("sitecustomize.py", "usercustomize.py"), "Python, at each start with this folder on its path"),
 )
-"""(paths, who runs them)."""
+"""Paths, and the programs that run them."""
 
 ORDINARY: Final = (
     (("Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt"), "build tools, when somebody builds"),
@@ -51,19 +51,19 @@ ORDINARY: Final = (
     (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
     (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
 )
-"""(paths, who runs them): agents may change these."""
+"""Paths, and the programs that run them. Agents may change these."""
 
 NAMES: Final = tuple(name for names, _ in PROTECTED for name in names)
 _PARTS: Final = frozenset(tuple(name.casefold().split("/")) for name in NAMES if name != "HEAD")
 _SPECIAL: Final = re.compile(r".+\.code-workspace|.+\.sublime-project|\.?mise\.[\w.-]+\.toml")
 ENVIRONMENT_MARKERS: Final = ("pyvenv.cfg", "conda-meta")
-"""A folder that holds one of these is an environment, whatever it is called."""
+"""A folder with one of these is an environment, whatever its name."""
 
 
 def autorun_part(parts: Sequence[str], *, is_file: bool = False) -> str:
     """Return the first part of a relative path that outside programs run by themselves; empty if there is none.
 
-    Some file systems take `.GIT`, `.git.` and `.git ` for `.git`, so they all count.
+    Some file systems treat `.GIT`, `.git.` and `.git ` as `.git`, so they all count.
     """
     plain = [part.casefold().rstrip(". ") for part in parts]
     for at, part in enumerate(plain):

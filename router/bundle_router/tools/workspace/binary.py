@@ -1,11 +1,11 @@
-"""The file that will be executed: opened once, checked through its descriptor, and executed through it.
+"""The file to execute: opened once, checked through its descriptor, and executed through it.
 
 Rules:
 1. The path comes from the rule and is absolute. `PATH` is never searched.
-2. Symlinks are resolved once (distributions link `python3` to `python3.11`) and the real path is stated. What was
-   opened must lie at that real path, and what was opened is what is executed.
-3. It is a regular file, executable, not a script (whose interpreter would be another program than the one allowed),
-   writable only by root or the router's user, and not inside the workspace, where an agent could write it.
+2. Symlinks are resolved once (distributions link `python3` to `python3.11`) and the result states the real path. The
+   opened file must be at that real path, and the opened file is executed.
+3. It must be a regular file, executable, not a script (whose interpreter would be another program than the allowed
+   one), writable only by root or the router's user, and not inside the workspace, where an agent could write it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PYTHON = "@python"
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An open, checked binary. `path` is what the rule says (the program's argv[0]), `real_path` what it led to."""
+    """An open, checked binary. `path` is the rule's (the program's argv[0]), `real_path` its resolved one."""
 
     path: str
     real_path: str
@@ -37,7 +37,7 @@ class Binary:
 
 @contextmanager
 def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
-    """Give the rule's binary, open for the block. Raises ToolFailure `binary_unavailable`, `unsafe_binary`."""
+    """Yield the rule's binary, open for the block. Raises ToolFailure `binary_unavailable`, `unsafe_binary`."""
     path = sys.executable if rule.path == PYTHON else rule.path
     real_path = os.path.realpath(path)
     try:
@@ -75,7 +75,7 @@ def _why_unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace
 
 
 def _is_still(descriptor: int, info: os.stat_result, real_path: str) -> bool:
-    """Return whether what was opened lies at the path now. Without /proc a hard link elsewhere passes for it."""
+    """Return whether the opened file is at the path now. Without /proc a hard link elsewhere passes for it."""
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink()) == real_path
     except OSError:

@@ -1,4 +1,4 @@
-"""Control groups for one program, where the kernel has them and this process may make one.
+"""Control groups for one program, if the kernel has them and this process may make one.
 
 They bound the memory and the number of processes of the whole. RLIMIT_NPROC counts per user and not for root.
 """
@@ -18,13 +18,13 @@ from typing import Final
 _MOUNT: Final = Path("/sys/fs/cgroup")
 _REMOVE_TRIES: Final = 400
 _LIMITS: Final = {"pids": ("pids.max",), "memory": ("memory.max", "memory.limit_in_bytes")}
-"""The file of a controller's limit; version 1 calls that of memory otherwise."""
+"""File of a controller's limit; version 1 has another name for that of memory."""
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """A group that was made, and which controllers bound it."""
+    """A new group, and the controllers that bound it."""
 
     path: Path
     controllers: tuple[str, ...]
@@ -34,10 +34,10 @@ class ControlGroup:
 def control_groups(
     limits: dict[str, int], *, mount: Path = _MOUNT, membership: str | None = None
 ) -> Iterator[tuple[ControlGroup, ...]]:
-    """Give fresh groups with these limits (`pids`, `memory`), removed at the end; fewer, or none, where they can't be
-    made.
+    """Yield new groups with these limits (`pids`, `memory`), and remove them at the end; fewer, or none, if they can't
+    be made.
 
-    `membership` is the text of /proc/self/cgroup: a group is made beneath the one this process is in.
+    `membership` is the text of /proc/self/cgroup: a group is made beneath this process's own.
     """
     made: list[ControlGroup] = []
     try:
@@ -60,7 +60,7 @@ def _membership() -> str:
 
 
 def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
-    """Yield where groups may be made, with their controllers (version 2: one hierarchy for all)."""
+    """Yield the folders in which groups may be made, with their controllers (version 2: one hierarchy for all)."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         for name in _LIMITS:
@@ -73,7 +73,7 @@ def _parents(mount: Path, membership: str) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _make(parent: Path, limits: dict[str, int]) -> ControlGroup | None:
-    """Return a group with those of the limits that could be set; None if that is none."""
+    """Return a group with those limits that could be set; None if none could."""
     group = parent / f"bundle-router-{os.getpid()}-{next(_numbers)}"
     try:
         group.mkdir(mode=0o700)
@@ -95,8 +95,8 @@ def _set(file: Path, value: int) -> bool:
 
 
 def _remove(group: Path) -> None:
-    """Remove an empty group. The kernel frees the last process's place just after it was reaped: EBUSY till then."""
-    for _ in range(_REMOVE_TRIES):  # then it stays: it costs nothing, its processes were ended by their supervisor
+    """Remove an empty group. The kernel frees the last process's place just after it was reaped: EBUSY until then."""
+    for _ in range(_REMOVE_TRIES):  # then it stays, which costs nothing: the supervisor has ended its processes
         with contextlib.suppress(OSError):
             group.rmdir()
         if not group.exists():

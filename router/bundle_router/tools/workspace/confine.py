@@ -1,9 +1,9 @@
-"""What a program may see: the parts of the machine it needs, its workspace, and nothing else; and what its environment
-holds: little, and nothing that makes programs load or run something else.
+"""What a program may see (the parts of the machine that it needs, and its workspace), and its environment, without
+variables that make programs load or run something else.
 
 1. The environment starts empty. `PATH`, `HOME`, the temporary folder and the language are fixed here.
 2. The rule's `env` may pass variables on, but never one that matches `NEVER_PASSED`, listed or not.
-3. The rule's `set_env` comes last: those are the operator's own words in the config.
+3. The rule's `set_env` comes last: it is the operator's own text in the config.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ETC: Final = (
     *("mime.types", "nsswitch.conf", "os-release", "passwd", "pki/tls/certs", "protocols", "resolv.conf", "services"),
     *("ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone"),
 )
-"""Named one by one: beside them lie password hashes and host keys, which root could read."""
+"""Files of /etc, named one by one: others there are password hashes and host keys, which root could read."""
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def readable_paths(rule: BinaryRule, binary: Binary) -> tuple[str, ...]:
-    """Return what the program may read and execute outside its workspace."""
+    """Return the paths outside its workspace that the program may read and execute."""
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix) if rule.path == PYTHON else ()
     etc = (f"/etc/{name}" for name in _ETC)
     return tuple(dict.fromkeys([*_SYSTEM, *etc, binary.real_path, *prefixes, *rule.reads]))
 
 
 def loader() -> tuple[str, ...]:
-    """Return what the launcher's interpreter needs; the program itself is not granted it."""
+    """Return the paths that the launcher's interpreter needs; the program itself does not get them."""
     return (base_interpreter(), sys.base_prefix, sys.base_exec_prefix)
 
 
@@ -50,7 +50,7 @@ NEVER_PASSED: Final = (
     *("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "XDG_*", "*PAGER", "*EDITOR", "VISUAL", "BROWSER", "LESS*"),
     *("SSH_*", "GPG_*", "DBUS_*", "DOCKER_*", "KUBE*", "MAKE*", "PYTEST_*", "PIP_*", "UV_*", "VIRTUAL_ENV"),
 )
-"""Patterns of variables with which whoever set them decides what a program loads, runs, reads or talks to."""
+"""Patterns of variables that decide what a program loads, runs, reads or talks to."""
 
 
 def may_be_named(name: str) -> bool:
@@ -59,7 +59,8 @@ def may_be_named(name: str) -> bool:
 
 
 def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of a program. `private` is its own temporary folder; `outside` is the router's."""
+    """Return a program's whole environment. `private`: its own temporary folder; `outside`: the router's
+    environment."""
     passed = {name: outside[name] for name in rule.env if name in outside and may_be_named(name)}
     fixed = {
         "PATH": PATH,

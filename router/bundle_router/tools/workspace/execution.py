@@ -1,4 +1,4 @@
-"""`exec` and `binaries`: starting an allow-listed program beneath the workspace, and saying what may be started."""
+"""`exec` and `binaries`: start an allow-listed program in the workspace, and list what may be started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
 @contextmanager
 def program_folder() -> Iterator[str]:
-    """Give a private folder with `home`, `tmp` and `var-tmp` in it."""
+    """Yield a private folder that contains `home`, `tmp` and `var-tmp`."""
     with private_folder("bundle-router-exec-") as folder:
         for name in ("home", "tmp", "var-tmp"):
             Path(folder, name).mkdir()
@@ -42,7 +42,7 @@ def program_folder() -> Iterator[str]:
 
 MAX_STDIN: Final = 1 << 20
 _RESERVE_S: Final = 2.0
-"""Kept back from the caller's time for ending processes and handing back what they said."""
+"""Seconds of the caller's time that are reserved for ending processes and returning output."""
 _RESERVE_BYTES: Final = 8_192
 _LEAST_BYTES: Final = 2_048
 _NOT_SURVEYED: Final = Statement(
@@ -68,9 +68,9 @@ class BinariesArguments(Frozen):
 
 
 def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple[str, ...] = FACILITIES) -> ToolOutput:
-    """Run one program to its end. Raises ToolFailure when nothing was started.
+    """Run one program to its end. Raises ToolFailure if nothing was started.
 
-    `facilities` leaves parts of the isolation out, so that tests can show what holds without them.
+    `facilities` omits parts of the isolation, so that tests can show what holds without them.
     """
     rule = _rule(arguments.binary, context)
     accepted = _accept_arguments(rule, arguments.args)
@@ -101,7 +101,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
 
 
 def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
-    """Return what `exec` may start, one line for each permitted form of a command line."""
+    """Return the command lines that `exec` may start, one line for each permitted form."""
     rules = context.settings.binaries
     lines = [line for rule in rules for line in grammar.usage(rule)]
     text = "\n".join(lines) if lines else "No binary is allowed. An operator can add [[binaries]] to policy.toml."
@@ -110,7 +110,7 @@ def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOut
 
 
 def _starter(root: str) -> Callable[..., ProcessExit]:
-    """Return what starts a plan's program on this system. Raises ToolFailure where nothing confines one."""
+    """Return the function that runs a plan on this system. Raises ToolFailure if nothing can confine a program."""
     if sys.platform == "linux":
         return run
     program = find_binary("sandbox-exec", outside=root) if sys.platform == "darwin" else None
@@ -156,9 +156,9 @@ def _folder(root: Root, path: str) -> Iterator[int]:
 
 
 def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:
-    """Refuse a path that leads out of the workspace through a symlink. One that does not, or can't, exist is let be.
+    """Refuse a path that leads out of the workspace through a symlink. Paths that do not, or can't, exist are accepted.
 
-    Between this check and the program's own open a link may change; what then keeps it inside is Landlock.
+    A link may change between this check and the program's own open; then Landlock keeps it inside.
     """
     for path in accepted.paths:
         try:
@@ -206,7 +206,7 @@ def _plan(
 
 @contextmanager
 def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, str, str], ...]]:
-    """For the launcher, which sees no control groups in its own root."""
+    """Yield descriptors of the groups for the launcher, which sees no control groups in its own root."""
     found = [
         (os.open(group.path, PATH_ONLY | os.O_DIRECTORY), group.path.name, " ".join(group.controllers))
         for group in groups
@@ -219,7 +219,7 @@ def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, 
 
 
 def _time(rule: BinaryRule, context: ToolContext) -> float:
-    """Return the rule's time or what the caller has left, less what ending and answering takes."""
+    """Return the seconds for the program: the rule's or the caller's remaining time, less the reserve."""
     return min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2))
 
 
@@ -256,7 +256,7 @@ def _signal_name(number: int) -> str:
 
 
 def summary(statements: tuple[Statement, ...]) -> str:
-    """Return one short line for the model: what held, then what did not and why. The record has every detail."""
+    """Return one short line for the model: which protections held, then which did not and why. The record has all."""
     held = ", ".join(s.name for s in statements if s.held) or "nothing"
     missing = ", ".join(f"{s.name} ({s.detail})" for s in statements if not s.held)
     return f"isolated or limited: {held}" + (f"; NOT: {missing}" if missing else "")

@@ -2,13 +2,13 @@
 
 Rules:
 1. Only an argument list that one of the forms describes completely is accepted. Nothing is split, joined, expanded,
-   unquoted or abbreviated on the way: what was matched is what the program gets, byte for byte.
+   unquoted or abbreviated: the program gets the matched arguments byte for byte.
 2. An argument that starts with `-` is an option of the form or it is refused; it is never a value or a positional.
-   After `--` (where the form has it) nothing may start with `-`.
-3. An argument that starts with `@` is refused unless the form has `at_files`: many programs read more arguments
-   from such a file.
-4. Every character is visible or a plain space. Control characters, line and paragraph separators, other spaces
-   (U+00A0 …), invisible, unassigned and private characters are refused: they make a command line look like another one.
+   After `--` (if the form has it) nothing may start with `-`.
+3. An argument that starts with `@` is refused unless the form has `at_files`: many programs read more arguments from
+   such a file.
+4. Every character is visible or a plain space. Control characters, line and paragraph separators, other spaces (U+00A0
+   …), invisible, unassigned and private characters are refused: they make a command line look like another one.
 5. Counts and lengths are bounded before any pattern runs, and patterns run in google-re2 (linear time).
 """
 
@@ -31,7 +31,7 @@ MAX_TOTAL_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A command line that may start. `paths` are those parts of it that name files, relative to the working folder."""
+    """A permitted command line. `paths` are the parts of it that name files, relative to the working folder."""
 
     form: BinaryForm
     paths: tuple[str, ...]
@@ -39,7 +39,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A command line that may not start: the index of the first argument that does not fit, and why it does not."""
+    """A refused command line: the index of the first argument that does not fit, and the reason."""
 
     index: int
     why: str
@@ -63,7 +63,7 @@ def match(rule: BinaryRule, arguments: Sequence[str]) -> Accepted | Refused:
 
 
 def problems(rule: BinaryRule) -> list[str]:
-    """Return what is wrong with a rule's patterns, one sentence each, for whoever checks the config."""
+    """Return the errors in a rule's patterns, one sentence each, for `check`."""
     found = []
     for form in rule.forms:
         named = [(f"option {option.name}", option.value) for option in form.options]
@@ -101,7 +101,7 @@ def _usage_of(form: BinaryForm) -> list[str]:
 
 
 def _why_unsound(arguments: Sequence[str]) -> Refused | None:
-    """Check rules 4 and 5, which hold whatever the form says."""
+    """Check rules 4 and 5, which do not depend on the form."""
     if len(arguments) > MAX_ARGUMENTS:
         return Refused(MAX_ARGUMENTS, f"there are {len(arguments)} arguments, more than {MAX_ARGUMENTS}")
     total = 0
@@ -145,7 +145,7 @@ class _Reader:
         return Accepted(self._form, tuple(self._paths))
 
     def _option(self, argument: str) -> str:
-        """Take one option (and its separate value). Return why not, or an empty string."""
+        """Accept one option (and its separate value). Return the reason for a refusal, or an empty string."""
         if self._only_positionals:
             return "after '--' no argument may start with '-'"
         for option in self._form.options:
@@ -159,7 +159,7 @@ class _Reader:
         for option in self._form.options:
             start = option.name + _joint(option)
             if option.name == "--":
-                continue  # never with a value, which would be any long option at all
+                continue  # never with a value, as that could be any long option
             if option.value is not None and option.joined and argument.startswith(start):
                 return self._value(option, argument[len(start) :])
         return "this option is not permitted"
@@ -191,7 +191,7 @@ class _Reader:
             return f"it must match /{self._form.positionals}/"
         if not self._form.paths:
             return ""
-        if "::" in argument:  # to pytest the path ends here; to another program it is all one name
+        if "::" in argument:  # for pytest the path ends here; for other programs it is part of the name
             self._paths.append(argument)
         return self._path(argument.partition("::")[0])
 
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def _joint(option: BinaryOption) -> str:
-    """Return what stands between an option and its joined value: nothing for `-n5`, `=` for `--name=5`."""
+    """Return the text between an option and its joined value: nothing for `-n5`, `=` for `--name=5`."""
     return "" if len(option.name) == 2 else "="
 
 

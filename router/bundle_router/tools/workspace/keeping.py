@@ -1,14 +1,14 @@
-"""What a program may not change, or not even see, in the folder it works in.
+"""The places that a program may not change, or not even see, in its folder.
 
-Read-only are the router's config, the code its process runs (`router_code`) and what programs outside run by themselves
-(`autorun`); its records are hidden. Without a mount namespace nothing of this holds: the result says so, and where
-the router's code lies in the folder the program is not started.
+Read-only are the router's config, the code of its process (`router_code`) and files that outside programs run by
+themselves (`autorun`); its records are hidden. Without a mount namespace none of this is enforced: the result says so,
+and if the router's code is in the folder the program is not started.
 
-Each is named to the launcher by its path and by what lies there now, so that a swap in between is noticed. A folder
-that holds one of them is pinned: moved away with what it holds, it would make room for a config of the program's own.
+The launcher gets each place by path and present identity, so that a swap in between is noticed. A folder that holds one
+of them is pinned: moving it away with its content would make room for a config of the program's own.
 
-What does not exist yet can't be kept read-only. If it is there when the program has ended, the program made it, and it
-is moved aside: a pin or a skill that a program wrote would pass for an operator's.
+Places that do not exist yet can't be made read-only. If one exists when the program has ended, the program made it, and
+it is moved aside: a pin or a skill that a program wrote would pass for an operator's.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from bundle_router.tools.workspace.survey import survey
 
 @dataclass(frozen=True, slots=True)
 class KeptPlaces:
-    """The fields of a plan with these names; `absent`, protected places that are not there, beneath the
-    root; and whether all of the folder was looked through."""
+    """The plan's fields with these names; `absent`: protected places that do not exist, beneath the root; and whether
+    the whole folder was searched."""
 
     protected: tuple[Place, ...]
     hidden: tuple[Place, ...]
@@ -43,7 +43,7 @@ class KeptPlaces:
 
 
 def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> KeptPlaces:
-    """Return what a program in this root is kept from. What does not exist, or is out of its reach, is left out."""
+    """Return the places to protect from a program in this root. Nonexistent and unreachable ones are left out."""
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
@@ -72,7 +72,7 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
-    """Move what was made at places that were not there to a name beside it, and return a sentence for each."""
+    """Rename what was made at places that did not exist, and return a sentence for each."""
     moved = []
     for path in absent:
         aside = _walk(root.fd, path, _rename)
@@ -82,8 +82,7 @@ def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
 
 
 def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | None:
-    """Return what `found` gives for the place the path leads to, or for a link on the way there; None if nothing is
-    there.
+    """Return the result of `found` for the place of the path, or for a link on the way there; None if nothing is there.
 
     No link is followed: one that the program put on the way would lead to somebody else's files.
     """
@@ -118,7 +117,7 @@ def _present(places: Iterable[Place | None]) -> tuple[Place, ...]:
 
 
 def _place_at(path: Path, *, required: bool = False) -> Place | None:
-    """Return what lies at the path now, not followed; None if nothing does."""
+    """Return the place at the path now, without following a link; None if nothing is there."""
     try:
         info = path.lstat()
     except OSError:
@@ -127,7 +126,7 @@ def _place_at(path: Path, *, required: bool = False) -> Place | None:
 
 
 def _environments(root: Root) -> Iterator[Path]:
-    """Yield folders at the top that are Python or conda environments, whatever they are called."""
+    """Yield folders at the top that are Python or conda environments, whatever their names."""
     for entry in root.scandir(".", limit=10_000):
         folder = Path(root.path, entry.name)
         if entry.kind == "dir" and any(os.path.lexists(folder / marker) for marker in ENVIRONMENT_MARKERS):

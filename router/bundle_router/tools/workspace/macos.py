@@ -1,4 +1,4 @@
-"""One program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time."""
+"""Runs one program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     cancelled: Callable[[], bool],
     max_bytes: int,
 ) -> ProcessExit:
-    """As `process.run`, by the sandbox-exec `program`. Raises ToolFailure `not_started`."""
+    """Run a program by sandbox-exec (`program`); else as `process.run`. Raises ToolFailure `not_started`."""
     real = replace(plan, read=tuple(map(os.path.realpath, plan.read)))
     began = time.monotonic()
     with tempfile.TemporaryFile() as source:
@@ -63,7 +63,7 @@ def run(
 def _follow(
     process: subprocess.Popen[bytes], deadline: float, cancelled: Callable[[], bool], max_bytes: int
 ) -> tuple[Ended, list[Capture]]:
-    """Read both streams until the program has ended, was out of time or was cancelled; then end its group."""
+    """Read both streams until the program ends, runs out of time or is cancelled; then end its group."""
     ended: Ended | None = None
     streams = [Capture(max_bytes), Capture(max_bytes)]
     with selectors.DefaultSelector() as selector:

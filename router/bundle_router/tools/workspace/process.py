@@ -1,12 +1,12 @@
-"""One confined program, seen from the router: starts the launcher, feeds and reads it, and ends it in time.
+"""One confined program, from the router's side: starts the launcher, feeds and reads it, and ends it in time.
 
 Rules:
-1. The launcher is started with an argument list and an empty environment; nothing runs between fork and exec. Its
-   interpreter is the base one, which reads no `pyvenv.cfg`, and its code is what this module read when it was imported:
-   what has been written to the disk since, in an environment or in this package, is not run.
-2. When time is up or the caller has gone, the launcher is told to end everything. It gets the grace it was given
-   and some seconds for killing; then it is killed itself, and the program with it.
-3. Whatever is thrown, no process, pipe or temporary file of ours stays behind.
+1. The launcher is started with an argument list and an empty environment; no code runs between fork and exec. Its
+   interpreter is the base one, which reads no `pyvenv.cfg`. Its code is what this module read when it was imported:
+   later changes on disk, in an environment or in this package, are not run.
+2. When time is up or the caller has gone, the launcher is told to end everything. It gets its grace and some seconds
+   for killing; then it is killed itself, and the program with it.
+3. Whatever is raised, no process, pipe or temporary file of ours is left.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bundle_router.tools.sandbox.tree import PathSwapped, check_places, mounts_o
 from bundle_router.tools.workspace.router_code import base_interpreter
 
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""C0 and C1 controls but tab and newline, line separators, and what turns the direction of text or hides in it."""
+"""C0 and C1 controls except tab and newline, line separators, and characters that change the text direction or hide."""
 
 
 def printable(data: bytes) -> str:
-    """Return the bytes as UTF-8 text, with everything a terminal or a reader could be misled by written as `\\xNN`."""
+    """Return the bytes as UTF-8 text, with everything that could mislead a terminal or a reader written as `\\xNN`."""
     text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
     return _UNSAFE.sub(
         lambda found: f"\\x{ord(found[0]):02x}" if found[0] < "\u0100" else f"\\u{ord(found[0]):04x}", text
@@ -49,7 +49,7 @@ def printable(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeptOutput:
-    """What is shown of a stream of `total` bytes: `text`, in which `dropped` bytes are named and left out."""
+    """The shown part of a stream of `total` bytes: `text` names the `dropped` bytes that are left out."""
 
     text: str
     total: int
@@ -57,7 +57,7 @@ class KeptOutput:
 
 
 class Capture:
-    """Keeps the first and the last `limit / 2` bytes it is fed and counts the rest."""
+    """Keeps the first and the last `limit / 2` bytes that are fed, and counts the rest."""
 
     def __init__(self, limit: int) -> None:
         self._half = max(limit // 2, 1)
@@ -72,15 +72,15 @@ class Capture:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 2 * self._half:  # trimmed seldom, so that feeding stays linear
+        if len(self._tail) > 2 * self._half:  # trimmed rarely, so that feeding stays linear
             del self._tail[: -self._half]
 
     def kept_output(self) -> KeptOutput:
-        """Return the text, of at most `limit` bytes and the line that names what is missing."""
+        """Return the text, of at most `limit` bytes and the line that counts the missing ones."""
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
             return KeptOutput(printable(head + tail), self.total, 0)
-        while head and _size(head) > self._half:  # escapes made it longer than the bytes were
+        while head and _size(head) > self._half:  # escapes have made it longer
             head = head[: len(head) * self._half // (_size(head) + 1)]
         while tail and _size(tail) > self._half:
             tail = tail[-(len(tail) * self._half // (_size(tail) + 1)) or len(tail) :]
@@ -104,14 +104,14 @@ _CODE: Final = (
 )
 _PACKAGES: Final = ("bundle_router", "bundle_router/tools", "bundle_router/tools/sandbox")
 _SOURCES: Final = {path.stem: path.read_bytes() for path in (Path(__file__).parents[1] / "sandbox").glob("[!_]*.py")}
-"""The launcher's code, as it was when this process started."""
+"""The launcher's code when this process started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """How a program ended. `exit_code` is None when `signal` ended it; `leftovers` counts processes it left running.
+    """How a program ended. `exit_code` is None if `signal` ended it; `leftovers` counts the processes it left running.
 
-    `exceeded` says which bound on the whole was passed, when that ended it.
+    `exceeded` names the bound on the whole that was exceeded, if that ended it.
     """
 
     ended: Ended
@@ -128,9 +128,9 @@ class ProcessExit:
 def run(
     plan: SandboxPlan, *, stdin: str | None, timeout_s: float, cancelled: Callable[[], bool], max_bytes: int
 ) -> ProcessExit:
-    """Run the plan's program to its end, at most `timeout_s` and the plan's grace. `plan.report_fd` is filled in here.
+    """Run the plan's program to its end, at most `timeout_s` and the plan's grace. Sets `plan.report_fd`.
 
-    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` when it could not be started.
+    Each output stream is kept up to `max_bytes`. Raises ToolFailure `not_started` if it could not be started.
     """
     control_out, control_in = os.pipe()
     report_out, report_in = os.pipe()
@@ -154,7 +154,7 @@ def run(
 
 
 def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
-    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher does)."""
+    """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher mounts)."""
     if "mounts" not in plan.facilities:
         return plan, []
     plan = replace(plan, mounts=mounts_of(plan))
@@ -168,7 +168,7 @@ def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
 
 @cache
 def _bubblewrap_works(program: str) -> bool:
-    """Return whether it is a file that only root or this user may change, and the kernel lets it do its work."""
+    """Return whether bubblewrap is a file that only root or this user may change, and works on this kernel."""
     info = Path(program).stat()
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
         return False
@@ -178,7 +178,7 @@ def _bubblewrap_works(program: str) -> bool:
 
 @cache
 def _sealed_code() -> int:
-    """Return a descriptor of the launcher's code as a zip file in memory, sealed: nobody can change it any more."""
+    """Return a descriptor of the launcher's code as a zip file in memory, sealed against changes."""
     descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     modules = {f"{package}/__init__": b"" for package in _PACKAGES}
     modules |= {f"{_PACKAGES[-1]}/{name}": source for name, source in _SOURCES.items()}
@@ -213,7 +213,7 @@ def _start(plan: SandboxPlan, control_fd: int, stdin: str | None, wrapper: list[
 
 
 class _Watch:
-    """Follows one launcher until it and everything below it has ended."""
+    """Follows one launcher until it and all processes below it have ended."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], control_fd: int, report_fd: int, plan: SandboxPlan, max_bytes: int
@@ -237,13 +237,13 @@ class _Watch:
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def send_plan(self, line: bytes) -> None:
-        """Write the plan while the launcher reads. A launcher that is already gone shows in its report."""
+        """Write the plan while the launcher reads. If the launcher is gone, its report shows that."""
         with contextlib.suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self._control, line) :]
 
     def follow(self, timeout_s: float, cancelled: Callable[[], bool]) -> None:
-        """Send the plan once the launcher is ready, and return when all is over."""
+        """Send the plan once the launcher is ready, and return when everything has ended."""
         deadline, grace_s, sent = self._started + timeout_s, self._plan.grace_s, False
         while self._read(_POLL_S):
             now = time.monotonic()
@@ -263,7 +263,7 @@ class _Watch:
                 return
 
     def _check_places(self) -> None:
-        """Bubblewrap mounts by path: where something was swapped while it did, the program is not started."""
+        """Check places again after bubblewrap, which mounts by path: after a swap the program is not started."""
         plan = self._plan
         try:
             check_places((*plan.protected, *plan.hidden, *plan.masked, *plan.pinned) if plan.entered else ())
@@ -271,7 +271,7 @@ class _Watch:
             raise ToolFailure(f"the program was not started: {swapped}", code="not_started") from swapped
 
     def _read(self, timeout_s: float) -> bool:
-        """Read what there is. False once the launcher has closed its report, which it does by ending."""
+        """Read the available output. Return False once the launcher has closed its report, which it does by ending."""
         alive = True
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, _CHUNK)
@@ -322,20 +322,20 @@ class _Watch:
         )
 
     def _drain(self) -> None:
-        """Read what is still in the pipes. Nobody writes any more, so it is little; an escaped writer can't hold us."""
+        """Read the rest in the pipes. Nobody writes any more, so it is little; an escaped writer can't block us."""
         deadline = time.monotonic() + 1.0
         while self._selector.get_map() and self._selector.select(0) and time.monotonic() < deadline:
             self._read(0)
 
     def close(self) -> None:
-        """Idempotent in effect: the launcher is ended and reaped, every descriptor closed."""
+        """End and reap the launcher, and close every descriptor. Idempotent."""
         self._selector.close()
         if "leftovers" not in self._outcome and self._ended is None:
-            self.send_plan(b"x")  # something was thrown at us while the program ran
+            self.send_plan(b"x")  # an exception was raised while the program ran
         try:
             self._process.wait(timeout=0.0 if self._out_of_patience else _KILLING_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the program dies with it (PDEATHSIG), and its pid namespace
+            self._process.kill()  # the program and its pid namespace die with it (PDEATHSIG)
             self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:

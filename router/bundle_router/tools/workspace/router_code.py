@@ -1,7 +1,7 @@
 """The code that the router's own process runs now, or will run at its next start.
 
-Whoever may write there is not held by any sandbox: the next import, or the next start of the interpreter, runs it
-outside. So tools don't write it, and programs see it read-only or are not started.
+No sandbox holds a program that can write there: the next import, or the next start of the interpreter, would run its
+code outside. So tools don't write there, and programs see it read-only or are not started.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final
 
 _IN_A_PREFIX: Final = ("bin", "lib", "lib64", "Scripts", "Lib", "conda-meta", "pyvenv.cfg", "etc")
-"""What of an environment's folder is protected where the workspace is that folder itself."""
+"""Protected parts of an environment's folder, if the workspace is that folder itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterCode:
-    """Where that code lies, as far as it is in the workspace.
+    """The places of that code inside the workspace.
 
-    `places` need not exist: one that is made would be used too. `holders` are folders with a symlink through which the
-    code is reached: a mount can't keep a link from being replaced, so a program sees the whole folder read-only.
+    `places` need not exist: one that is created would be used too. `holders` are folders with a symlink through which
+    the code is reached: a mount can't keep a link from being replaced, so a program sees the whole folder read-only.
     """
 
     places: tuple[str, ...]
@@ -31,7 +31,7 @@ class RouterCode:
 
 
 def router_code(top: str) -> RouterCode:
-    """Return the router's code in the real folder `top`, which is a place itself when it is on the import path."""
+    """Return the router's code in the real folder `top`, which is itself a place if it is on the import path."""
     folder = Path(top)
     roots = set(_import_roots())
     named = [*_interpreters(), *_prefixes(), *roots]
@@ -45,12 +45,12 @@ def router_code(top: str) -> RouterCode:
 
 
 def base_interpreter() -> str:
-    """Return the real path of the interpreter beneath a virtual environment: it reads no pyvenv.cfg."""
+    """Return the real path of the interpreter behind a virtual environment: it reads no pyvenv.cfg."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def _interpreters() -> Iterator[str]:
-    """Yield executables, and the `pyvenv.cfg` that Python looks for beside one and one folder up."""
+    """Yield executables, and the `pyvenv.cfg` that Python looks for in their folder and the one above."""
     for name in (sys.executable, base_interpreter(), sys.argv[0] if sys.argv[0].startswith("/") else ""):
         if name:
             yield name
@@ -65,7 +65,7 @@ def _prefixes() -> Iterator[str]:
 
 
 def _import_roots() -> Iterator[str]:
-    """`sys.path` (with what `.pth` files added), the folders of editable finders, and the user's site-packages."""
+    """Yield `sys.path` (with what `.pth` files add), editable finders' folders, and the user's site-packages."""
     yield from (entry if entry else str(Path.cwd()) for entry in sys.path)
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
@@ -76,12 +76,12 @@ def _import_roots() -> Iterator[str]:
 
 
 def _real_parent(name: str) -> Path:
-    """Return the path with its folder's links resolved and not its own."""
+    """Return the path with its folder's links resolved, but not its own."""
     return Path(os.path.realpath(Path(name).parent), Path(name).name)
 
 
 def _links_on(name: str) -> Iterable[Path]:
-    """Return every symlink on the way to what `name` leads to, by the real path of its folder."""
+    """Return every symlink on the way to the target of `name`, by the real path of its folder."""
     found: dict[Path, None] = {}
     ahead, here = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
     while ahead and len(found) < 40:

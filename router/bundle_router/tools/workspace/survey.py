@@ -1,7 +1,7 @@
-"""A look through the workspace before a program starts, for what a mount of the whole does not settle.
+"""Searches the workspace before a program starts, for entries that one mount of the whole does not protect.
 
-A socket there may be another program's, who waits for commands. A file there may be another name of code that the
-router's process runs. A repository below the top has hooks and config of its own.
+A socket may belong to another program, which waits for commands. A file may be another name of code that the router's
+process runs. A repository below the top has its own hooks and config.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ENTRIES: Final = 200_000
 
 @dataclass(slots=True)
 class Survey:
-    """What was found, by path. `whole` is False when there was too much to look at."""
+    """The findings, by path. `whole` is False if there were too many entries to check."""
 
     sockets: list[Path] = field(default_factory=list)
     credentials: list[Path] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Survey:
 
 
 def survey(top: str, leave_out: Collection[str]) -> Survey:
-    """Look at every entry below the folder `top`, without following links or entering the folders to leave out."""
+    """Check every entry below the folder `top`, without following links or entering the folders in `leave_out`."""
     found = Survey()
     linked: dict[Identity, Path] = {}
     for number, entry in enumerate(_entries([top], leave_out)):
@@ -62,7 +62,7 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
 def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity]:
     """Return the files on the import path, and in environments, that have more than one name on this device.
 
-    uv and conda link what they install to a cache; most other installers copy.
+    uv and conda link installed files to a cache; most other installers copy.
     """
     tops = {top for top in (sys.prefix, sys.base_prefix, *import_path) if top and Path(top).is_dir()}
     files = _entries([top for top in tops if Path(top).stat().st_dev == device], ())
@@ -71,7 +71,7 @@ def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity
 
 
 def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry; of a `.git` only the first level, where sockets may be: what is deeper is git's own."""
+    """Yield every entry; of a `.git` only the first level, where sockets may be: deeper ones are git's own."""
     seen = set(leave_out)
     while folders:
         folder = folders.pop()
@@ -81,12 +81,12 @@ def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirE
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    with contextlib.suppress(OSError):  # it is gone by now
+                    with contextlib.suppress(OSError):  # it is gone
                         yield entry
                         if entry.is_dir(follow_symlinks=False) and not folder.endswith("/.git"):
                             folders.append(entry.path)
         except OSError:
-            continue  # closed to us, and so to the program; or gone
+            continue  # unreadable for us, and so for the program; or gone
 
 
 def _identity(info: os.stat_result) -> Identity:

@@ -1,13 +1,13 @@
-"""`write_file`: replaces or creates one text file beneath the workspace, whole or not at all.
+"""`write_file`: replaces or creates one text file beneath the workspace, atomically.
 
 Rules:
 1. The parent folder is opened beneath the workspace (`Root`); everything after that is relative to its descriptor.
 2. The last component is never followed: a symlink, folder, FIFO, socket or device there is refused.
-3. Nothing is written that programs outside run by themselves (`autorun`), nor the code of the router's own process
-   (`router_code`), nor where the router keeps its config and its records: who may rewrite the policy is bound by none.
-   All are known by the folders above the open one, from its descriptor up to the root, not by the path asked for.
-4. The new content is complete under a temporary name before it takes the real one, in one step of the kernel's.
-5. `create_only` and `expected_sha256` make sure that what is replaced is what the caller has seen.
+3. Refused are files that outside programs run by themselves (`autorun`), the code of the router's own process
+   (`router_code`), and the router's config and records: a tool that could rewrite the policy would not be bound by it.
+   All are recognised by the folders above the open one, from its descriptor up to the root, not by the given path.
+4. The new content is complete under a temporary name before one system call renames it.
+5. `create_only` and `expected_sha256` ensure that the replaced content is what the caller has seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_CONTENT: Final = 4 << 20
 MAX_DEPTH: Final = 64
 
 _one_at_a_time = threading.Lock()
-"""Between comparing `expected_sha256` and replacing, no other write of this process may come."""
+"""Lock between comparing `expected_sha256` and replacing, against other writes of this process."""
 
 
 class WriteFileArguments(Frozen):
@@ -61,7 +61,7 @@ class WriteFileArguments(Frozen):
 
 
 def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutput:
-    """Write the file and return its digest. Raises ToolFailure, and then the file is as it was."""
+    """Write the file and return its digest. Raises ToolFailure, and then the file is unchanged."""
     content = arguments.content.encode("utf-8")
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
@@ -108,7 +108,7 @@ def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) 
 
 
 def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
-    """Refuse a path, as it really is, that is protected or that programs outside run."""
+    """Refuse a real path that is protected or that outside programs run."""
     if any(path.is_relative_to(place) for place in protected):
         raise _protected_failure(path.name)
     _refuse_autorun(path.relative_to(root.top).parts if path.is_relative_to(root.top) else (), path.name)
@@ -129,7 +129,7 @@ def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) 
 
 @contextmanager
 def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
-    """Give the folder the file goes into, made if need be, open as a descriptor. Its real place counts."""
+    """Yield a descriptor of the file's folder, created if needed. Its real place counts."""
     descriptor = _open_or_make(root, parent, protected)
     try:
         try:
@@ -144,7 +144,7 @@ def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterato
 
 
 def _check_folder(folder: int, shown: str, protected: Sequence[str]) -> None:
-    """Refuse one folder on the way. Git directories and environments are known by what they hold too."""
+    """Refuse one folder on the way. Git directories and environments are also recognised by their content."""
     _refuse_identity(os.fstat(folder), shown, protected)
     if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
         raise ToolFailure(f"{shown!r} lies in a git directory, which is not written by tools", code="git_internals")
@@ -173,14 +173,14 @@ def _open_or_make(root: Root, parent: str, protected: Sequence[str]) -> int:
         try:
             os.mkdir(name, dir_fd=folder)
         except FileExistsError:
-            pass  # made meanwhile, or a dangling link: opening it tells
+            pass  # created meanwhile, or a dangling link: opening it decides
         except OSError as error:
             raise ToolFailure(f"the folder {parent!r} can't be made: {error.strerror}", code="io_error") from error
     return root.open_fd(parent, flags)
 
 
 def _check_existing(folder: int, name: str, shown: str, arguments: WriteFileArguments) -> os.stat_result | None:
-    """Return what is there now, or None. Raises ToolFailure when it may not be replaced."""
+    """Return the status of the existing file, or None. Raises ToolFailure if it may not be replaced."""
     try:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def _digest(folder: int, name: str) -> str:
 
 
 def replace_or_create(folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
-    """Put a file there, with the mode of the one it replaces. Where there was none, one that came meanwhile stays."""
+    """Write a file, with the mode of the one it replaces. If there was none, a file created meanwhile is kept."""
     temporary = f".{secrets.token_hex(8)}.bundle-router-new"
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
