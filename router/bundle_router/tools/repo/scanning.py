@@ -1,7 +1,7 @@
 """The search engine for machines without ripgrep (or where hard links are refused): google-re2 over confined reads.
 
-It gives the results of `rg` (`tools.repo.rg`), with one difference of re2: `\\w`, `\\d` and `\\b` cover only ASCII. Every
-file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
+It gives the results of `rg` (`tools.repo.rg`), with one difference of re2's syntax: `\\w`, `\\d` and `\\b` know ASCII
+only. Every file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
 """
 
 from __future__ import annotations
