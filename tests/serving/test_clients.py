@@ -64,6 +64,13 @@ def program(*parts: str) -> str:
     return str(path)
 
 
+def node() -> str:
+    """A Node beside the servers, or the system's."""
+    beside = Path(SERVERS, "node_modules", ".bin", "node")
+    found = str(beside) if beside.exists() else shutil.which("node")
+    return found or pytest.skip("needs node")
+
+
 def test_the_files_are_of_the_kind_that_their_clients_read(pasted: dict[str, str]) -> None:
     entries = {
         "opencode": json.loads(pasted["opencode"])["mcp"],
@@ -84,11 +91,7 @@ def test_the_typescript_sdk_connects(pasted: dict[str, str], tmp_path: Path) -> 
     modules = program("node_modules", "@modelcontextprotocol", "sdk")
     (tmp_path / "node_modules").symlink_to(Path(modules).parents[1])
     (tmp_path / "agent.mjs").write_text(pasted["typescript"], encoding="utf-8")
-    beside = Path(SERVERS, "node_modules", ".bin", "node")
-    node = str(beside) if beside.exists() else shutil.which("node")
-    if node is None:
-        pytest.skip("needs node")
-    assert TOOL in said([node, "agent.mjs"], tmp_path)
+    assert TOOL in said([node(), "agent.mjs"], tmp_path)
 
 
 def test_claude_code_connects(pasted: dict[str, str], tmp_path: Path) -> None:
@@ -109,6 +112,26 @@ def test_opencode_connects(pasted: dict[str, str], tmp_path: Path) -> None:
     assert "connected" in listed, listed
 
 
+def test_gemini_cli_connects_in_a_folder_that_it_trusts(pasted: dict[str, str], tmp_path: Path) -> None:
+    gemini = program("agents", "node_modules", "@google", "gemini-cli", "bundle", "gemini.js")
+    project = tmp_path / "project"
+    for folder in (project / ".gemini", tmp_path / ".gemini"):
+        folder.mkdir(parents=True)
+    (project / ".gemini" / "settings.json").write_text(pasted["gemini"], encoding="utf-8")
+    trusted = json.dumps({str(project): "TRUST_FOLDER"})
+    (tmp_path / ".gemini" / "trustedFolders.json").write_text(trusted, encoding="utf-8")
+    listed = said([node(), gemini, "mcp", "list"], project, HOME=str(tmp_path))
+    assert "bundle-router" in listed
+    assert "Connected" in listed, listed
+
+
+def test_the_inspector_connects(pasted: dict[str, str], tmp_path: Path) -> None:
+    launcher = ("@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
+    inspector = program("agents", "node_modules", *launcher)
+    _npx, _package, *words = shlex.split(pasted["inspector"].replace("\\\n", " "))
+    assert TOOL in said([node(), inspector, *words], tmp_path)
+
+
 @pytest.mark.parametrize("name", ["fastmcp", "pydantic-ai"])
 def test_the_clients_in_python_connect(pasted: dict[str, str], tmp_path: Path, name: str) -> None:
     python = Path(FRAMEWORKS, "clients", "bin", "python")
@@ -120,7 +143,7 @@ def test_the_clients_in_python_connect(pasted: dict[str, str], tmp_path: Path, n
 def test_clients_connect_without_a_run(tmp_path: Path) -> None:
     """With an address and a token alone: the texts that name a run, with `/mcp` in its place."""
     claude = program("agents", "node_modules", "@anthropic-ai", "claude-code-linux-x64", "claude")
-    modules, node = program("node_modules", "@modelcontextprotocol", "sdk"), shutil.which("node") or "node"
+    modules = program("node_modules", "@modelcontextprotocol", "sdk")
     (tmp_path / "node_modules").symlink_to(Path(modules).parents[1])
     texts, token = tomllib.loads((ROOT / "router/bundle_router/cli/clients.toml").read_text()), "t" * 40
     words = ("--mcp-only", "--token-env", "OWN_TOKEN", "--config", str(ROOT / "config"))
@@ -133,8 +156,7 @@ def test_clients_connect_without_a_run(tmp_path: Path) -> None:
             return str(texts[name]["text"]).replace("{url}", url).replace("{token}", token)
 
         (tmp_path / "agent.mjs").write_text(text("typescript"), encoding="utf-8")
-        beside = Path(SERVERS, "node_modules", ".bin", "node")
-        listed = said([str(beside) if beside.exists() else node, "agent.mjs"], tmp_path)
+        listed = said([node(), "agent.mjs"], tmp_path)
         assert "search_tools" in listed, listed
         assert TOOL not in listed
         quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}

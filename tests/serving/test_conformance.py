@@ -82,15 +82,18 @@ async def outcomes(program: str, revision: str, url: str, folder: Path) -> dict[
 
 
 @contextmanager
-def sdk_server() -> Iterator[str]:
-    """The everything-server of the SDK's source distribution, in a process of its own."""
-    if not Path(FOLDER, "sdk", "mcp_everything_server").exists():
-        pytest.skip("BUNDLE_ROUTER_TEST_SERVERS holds no everything-server of the SDK (.ci/servers/install)")
+def others_server(kind: str) -> Iterator[str]:
+    """The everything-server of the SDK's source distribution, or that of npm, in a process of its own."""
+    of_sdk = Path(FOLDER, "sdk", "mcp_everything_server")
+    of_npm = Path(FOLDER, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
+    if not (of_sdk if kind == "sdk" else of_npm).exists():
+        pytest.skip(f"BUNDLE_ROUTER_TEST_SERVERS holds no everything-server of {kind} (.ci/servers/install)")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = (sys.executable, "-m", "mcp_everything_server", "--port", str(port), "--log-level", "CRITICAL")
-    environment = {**os.environ, "PYTHONPATH": str(Path(FOLDER, "sdk"))}
+    sdks = (sys.executable, "-m", "mcp_everything_server", "--port", str(port), "--log-level", "CRITICAL")
+    command = sdks if kind == "sdk" else (node(), str(of_npm), "streamableHttp")
+    environment = {**os.environ, "PYTHONPATH": str(of_sdk.parent), "PORT": str(port)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             while process.poll() is None:
@@ -102,21 +105,40 @@ def sdk_server() -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.parametrize("revision", CASES)
-def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(tmp_path: Path, revision: str) -> None:
+BOTH_PATHS = [*((revision, "") for revision in CASES), ("2026-07-28", BY_THE_SDK)]
+
+
+@pytest.mark.parametrize(("revision", "accept"), BOTH_PATHS)
+def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(tmp_path: Path, revision: str, accept: str) -> None:
     """It asks its client in the middle of a call, which only the handshake era knows."""
+    program, names = node(), required(revision)
+
+    async def work(relay: Relay) -> dict[str, bool]:
+        async with front(relay.endpoint.port, relay.endpoint.key, accept) as port:
+            return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
+
+    with others_server("sdk") as url:
+        passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=url))
+    assert {name for name in names if not passed.get(name)} == set()
+
+
+@pytest.mark.parametrize("revision", CASES)
+def test_what_npms_server_passes_itself_passes_in_front_of_it(tmp_path: Path, revision: str) -> None:
+    """It has other tools than the scenarios call, and speaks the handshake era alone: it passes few by itself."""
     program, names = node(), required(revision)
 
     async def work(relay: Relay) -> dict[str, bool]:
         async with front(relay.endpoint.port, relay.endpoint.key) as port:
             return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
 
-    with sdk_server() as url:
+    with others_server("npm") as url:
+        alone = asyncio.run(outcomes(program, revision, url, tmp_path))
         passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=url))
-    assert {name for name in names if not passed.get(name)} == set()
+    assert any(alone.get(name) for name in names)
+    assert {name for name in names if alone.get(name) and not passed.get(name)} == set()
 
 
-@pytest.mark.parametrize(("revision", "accept"), [*((revision, "") for revision in CASES), ("2026-07-28", BY_THE_SDK)])
+@pytest.mark.parametrize(("revision", "accept"), BOTH_PATHS)
 def test_the_conformance_scenarios_pass_but_for_those_that_are_refused(
     tmp_path: Path, revision: str, accept: str
 ) -> None:
