@@ -67,7 +67,7 @@ def watch(
         assert process.stderr is not None
         try:
             _hand_over(process.stderr, said, on_line)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=300)
         finally:
             process.kill()
         return process.returncode, out, "".join(said)

@@ -63,7 +63,7 @@ asyncio.run(main())
 def run_elsewhere(code: str, folder: Path) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "router")}
     words = [sys.executable, "-P", "-c", LEAVE_LINUX + code]  # nothing may be written where code is imported from
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "crashed" not in done.stderr
     return done.stdout

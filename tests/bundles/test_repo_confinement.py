@@ -251,7 +251,7 @@ def test_a_missing_workspace_is_named(tmp_path: Path) -> None:
 def test_a_short_race_does_not_escape() -> None:
     """The long one is `python tests/faults/path_race.py` (6 s, at least 100,000 attempts)."""
     done = subprocess.run(
-        [sys.executable, RACE, "--attempts", "4000", "--seconds", "0"], capture_output=True, text=True, timeout=120
+        [sys.executable, RACE, "--attempts", "4000", "--seconds", "0"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 escapes" in done.stdout

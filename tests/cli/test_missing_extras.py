@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 def without(folder: Path, modules: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command where these modules are not installed."""
     command = [sys.executable, "-c", BLOCKED, modules, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(

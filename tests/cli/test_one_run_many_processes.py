@@ -39,7 +39,7 @@ def test_processes_with_other_configs_share_a_run_and_widen_nothing(tmp_path: Pa
         )
         for number, allow in enumerate(allowed)
     ]
-    done = [process.communicate(timeout=120) for process in begun]
+    done = [process.communicate(timeout=300) for process in begun]
     assert [error for _, error in done] == [""] * 4
     decided = [json.loads(said) for said, _ in done]
     assert [process.returncode for process in begun] == [0] * 4

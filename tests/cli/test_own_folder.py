@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_no_code_of_the_folder_runs(folder: Path, words: list[str]) -> None:
     """`-P`, as installed commands do: the interpreter itself must not look for modules in the current folder."""
-    done = subprocess.run([sys.executable, "-P", *words], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-P", *words], cwd=folder, capture_output=True, text=True, timeout=300)
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -57,6 +57,6 @@ def test_a_program_in_a_folder_with_those_names_opens_a_router_too(folder: Path)
     for name in ("bundle_router.py", "json.py", "sitecustomize.py"):
         (folder / name).unlink()  # these would take the place of the library itself: Python's rule, not ours
     (folder / "engine.py").write_text(OPEN)
-    done = subprocess.run([sys.executable, "engine.py"], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "engine.py"], cwd=folder, capture_output=True, text=True, timeout=300)
     assert not (folder / "ran").exists(), (folder / "ran").read_text()
     assert done.returncode == 0, done.stdout + done.stderr

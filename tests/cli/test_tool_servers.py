@@ -316,7 +316,7 @@ def test_the_demo_of_servers_says_what_to_install_where_there_is_none(tmp_path: 
     done = subprocess.run(
         [sys.executable, "-m", "bundle_router", "demo", "--mcp"],
         cwd=tmp_path, env={"PATH": "/nonexistent", "PYTHONPATH": str(ROOT / "router")},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     if done.returncode == 0:
         pytest.skip("servers that the demo knows are installed beside this Python")

@@ -32,7 +32,7 @@ SERVERS = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS")
 MODULES = (Path(SERVERS) if SERVERS else ROOT / ".servers") / "agents/node_modules"
 MCP_SERVER = Path(__file__).parent / "mcp_server.py"
 MODEL = "claude-sonnet-4-5"
-TIMEOUT_S = 150.0
+TIMEOUT_S = 400.0
 CPU = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, "")
 PROMPTS = ("List the open issues in octo/demo", "And once more, please")
 

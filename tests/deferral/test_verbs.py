@@ -50,7 +50,7 @@ def served(api: Any) -> Iterator[int]:
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    ready.wait(60)
+    ready.wait(300)
     try:
         yield ports[0]
     finally:
@@ -158,7 +158,7 @@ def test_a_launcher_starts_the_agent_whatever_became_of_this_program(home: Home,
         text = launcher.read_text()
         launcher.write_text(text.replace("-m bundle_router", "-m no_such_program"))
     done = subprocess.run(
-        [launcher, "x y"], capture_output=True, text=True, env=environment, cwd=home.folder, timeout=60, check=False
+        [launcher, "x y"], capture_output=True, text=True, env=environment, cwd=home.folder, timeout=300, check=False
     )
     assert done.returncode == 7
     assert "args ['x y']" in done.stdout

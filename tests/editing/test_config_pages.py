@@ -51,13 +51,13 @@ class Site:
         return (self.config / name).read_text(encoding="utf-8")
 
     def get(self, path: str, **query: str) -> httpx.Response:
-        return httpx.get(self.url + path, params=query, timeout=60)
+        return httpx.get(self.url + path, params=query, timeout=300)
 
     def post(self, path: str, form: Mapping[str, Any], **more: str) -> httpx.Response:
         return self.post_from({"origin": self.url}, path, {**form, **more})
 
     def post_from(self, headers: Mapping[str, str], path: str, form: Mapping[str, Any]) -> httpx.Response:
-        return httpx.post(self.url + path, data=dict(form), headers=dict(headers), timeout=60)
+        return httpx.post(self.url + path, data=dict(form), headers=dict(headers), timeout=300)
 
     def form(self, **query: str) -> dict[str, Any]:
         """The hidden fields of the page's first form, as a browser would send them."""
@@ -106,7 +106,7 @@ def served(folder: Path, site: Site, **options: Any) -> Iterator[Site]:
         yield site
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
         listening.close()
         reader.close()
 

@@ -130,7 +130,7 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
 
     def hold(arguments: Nothing, context: ToolContext) -> ToolOutput:
         holding.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return ToolOutput((Text("held"),))
 
     def note(arguments: Nothing, context: ToolContext) -> ToolOutput:
@@ -141,7 +141,7 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
     with opened as router, ThreadPoolExecutor(2) as threads:
         router.route_sync(step())
         held = threads.submit(router.call_sync, "r-1", "mine.hold", {})
-        assert holding.wait(60)
+        assert holding.wait(300)
         waiting = threads.submit(router.call_sync, "r-1", "mine.note", {})
         while not waiting.done():  # it may not wait yet
             leap()
@@ -150,7 +150,7 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
         assert late.outcome == "busy"
         assert "1 other calls are under way" in late.text
         go_on.set()
-        held.result(60)
+        held.result(300)
         assert router.call_sync("r-1", "mine.note", {}).ok
     assert len(carried_out) == 1, "the late one was told that nothing happened, so nothing may happen"
     assert 0 < carried_out[0] <= 60
@@ -170,10 +170,10 @@ def test_closing_tells_the_threads_that_were_calling(open_with: Opened, tmp_path
     router.route_sync(step())
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(router.call_sync, "r-1", "mine.wait", {})
-        assert entered.wait(60)
+        assert entered.wait(300)
         router.close_sync()
         with pytest.raises(RequestError, match="closed while this was under way"):
-            call.result(60)
+            call.result(300)
     router.close_sync()
     with pytest.raises(RequestError, match="closed"):
         router.call_sync("r-1", "mine.wait", {})
@@ -186,17 +186,17 @@ def test_a_run_that_is_closed_during_a_call_can_be_gone_on_with_at_once(open_wit
 
     def wait(arguments: Nothing, context: ToolContext) -> ToolOutput:
         entered.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return ToolOutput((Text("done"),))
 
     with open_with(tool("wait", wait)) as router, ThreadPoolExecutor(1) as threads:
         router.route_sync(step())
         call = threads.submit(router.call_sync, "r-1", "mine.wait", {})
-        assert entered.wait(60)
+        assert entered.wait(300)
         router.close_run_sync("r-1")
         router.route_sync(step())
         go_on.set()
-        assert call.result(60).ok
+        assert call.result(300).ok
         assert Archive(tmp_path / "runs").summary("r-1").state == "open"
         router.route_sync(step())
         router.close_run_sync("r-1")
@@ -386,7 +386,7 @@ def test_whatever_a_tool_raises_ends_its_own_call_and_nothing_else(
     with open_with(tool("burst", burst), fine) as router:
         router.route_sync(step())
         with ThreadPoolExecutor(1) as threads:
-            result = threads.submit(router.call_sync, "r-1", "mine.burst", {}).result(60)
+            result = threads.submit(router.call_sync, "r-1", "mine.burst", {}).result(300)
         assert (result.outcome, result.code) == ("tool_error", "crashed")
         assert router.call_sync("r-1", "mine.fine", {}).ok
     assert list(ends(tmp_path)) == [("tool_error", "crashed"), ("ok", "")]
@@ -423,7 +423,7 @@ def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(open
         @classmethod
         def slow(cls, values: list[int]) -> list[int]:
             checking.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
             return values
 
     async def main() -> None:
@@ -433,7 +433,7 @@ def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(open
             await router.route(step())
             call = asyncio.create_task(router.call("r-1", "mine.count", {"values": [1] * 5_000}))
             await asyncio.to_thread(checking.wait, 30)
-            assert (await asyncio.wait_for(router.route(step()), 60)).seq == 1
+            assert (await asyncio.wait_for(router.route(step()), 300)).seq == 1
             assert not call.done()
             go_on.set()
             assert (await call).text == "5000"

@@ -128,7 +128,7 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
     def first(arguments: Mapping[str, Any]) -> str:
         made.append(1)
         entered.set()
-        assert killed.wait(60)
+        assert killed.wait(300)
         return "never heard"
 
     def second(arguments: Mapping[str, Any]) -> str:
@@ -144,7 +144,7 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
 
     call = threading.Thread(target=calling)
     call.start()
-    assert entered.wait(60)
+    assert entered.wait(300)
     if dies_while_looked_for:
         is_alive = living.fakes.store.is_alive
 
@@ -164,7 +164,7 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
     assert attempts == list(range(1, times + 1))
     dying.fakes.store.before = _dead
     killed.set()
-    call.join(60)
+    call.join(300)
     living.close_sync()
 
 
@@ -179,7 +179,7 @@ def test_who_asks_for_a_call_that_is_under_way_waits_for_it() -> None:
     def slow(arguments: Mapping[str, Any]) -> str:
         made.append(1)
         entered.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return "slow"
 
     with worker(runs, {"s.once": slow}) as one, worker(runs, {"s.once": slow}) as other:
@@ -190,12 +190,12 @@ def test_who_asks_for_a_call_that_is_under_way_waits_for_it() -> None:
             for router in (one, other, one)
         ]
         callers[0].start()
-        assert entered.wait(60)
+        assert entered.wait(300)
         for caller in callers[1:]:
             caller.start()
         go_on.set()
         for caller in callers:
-            caller.join(60)
+            caller.join(300)
         assert [result.text for result in results] == ["slow"] * 3
         assert len(made) == 1
 
@@ -429,7 +429,7 @@ def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     checked = check(runs.runs["r"].files(), "r", None)
     assert (checked.count, checked.broken) == (100, None)
     for router in workers:
@@ -479,16 +479,16 @@ def test_a_tree_makes_no_more_calls_than_it_may_though_two_of_its_runs_begin_one
         def held_up(operation: str, run_id: str) -> None:
             if operation == "append" and not at_append.is_set():
                 at_append.set()
-                assert go_on.wait(60)
+                assert go_on.wait(300)
 
         one.fakes.store.before = held_up
         results: list[Any] = []
         call = threading.Thread(target=lambda: results.append(one.call_sync("r", "s.again", {"by": "one"})))
         call.start()
-        assert at_append.wait(60)
+        assert at_append.wait(300)
         assert other.call_sync("sub", "s.again", {"by": "other"}).ok
         go_on.set()
-        call.join(60)
+        call.join(300)
         (refused,) = results
         assert (refused.outcome, refused.code, len(made)) == ("budget", "calls_per_tree", 1)
         assert [record["type"] for record in records(one, "call.started")] == ["call.started"], "its end stands, too"

@@ -28,17 +28,17 @@ async def _go_away() -> None:
 
     def work() -> str:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(300)
         return "a lease"
 
     waiting = asyncio.create_task(in_thread(work, lambda result: undone.set()))
-    await asyncio.to_thread(begun.wait, 60)
+    await asyncio.to_thread(begun.wait, 300)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert not undone.is_set()
     go_on.set()
-    assert await asyncio.to_thread(undone.wait, 60)
+    assert await asyncio.to_thread(undone.wait, 300)
 
 
 def test_a_thread_that_cannot_be_started_costs_no_later_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_router_that_is_dropped_unclosed_ends_its_threads() -> None:
     assert started
     gc.collect()
     for thread in started:
-        thread.join(60)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in started)
 
 

@@ -374,7 +374,7 @@ def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: 
     gate = threading.Event()
 
     def wait(_: _Nothing, __: ToolContext) -> ToolOutput:
-        gate.wait(60)
+        gate.wait(300)
         return ToolOutput((Text("done"),))
 
     def started() -> int:
@@ -530,7 +530,7 @@ def test_a_tool_that_takes_too_long_is_a_timeout_and_is_told_to_stop(tmp_path: P
         router.route_sync(step())
         result = router.call_sync("r-1", "mine.wait", {})
         assert result.outcome == "timeout"
-        assert stopped.wait(60)
+        assert stopped.wait(300)
 
 
 def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
@@ -538,7 +538,7 @@ def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
 
     def wait(arguments: _Nothing, context: ToolContext) -> ToolOutput:
         entered.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return ToolOutput((Text("done"),))
 
     with (
@@ -547,11 +547,11 @@ def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
     ):
         router.route_sync(step())
         call = thread.submit(router.call_sync, "r-1", "mine.wait", {})
-        assert entered.wait(60)
+        assert entered.wait(300)
         router.close_run_sync("r-1")
         assert Archive(tmp_path / "runs").summary("r-1").state == "open"
         go_on.set()
-        assert call.result(60).text == "done"
+        assert call.result(300).text == "done"
     assert records(tmp_path, "r-1")[-1]["outcome"] == "ok"
     assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
@@ -569,14 +569,14 @@ def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path
     async def scenario(router: Router) -> None:
         await router.route(step())
         call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
-        await asyncio.to_thread(entered.wait, 60)
+        await asyncio.to_thread(entered.wait, 300)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         await router.close()
 
     asyncio.run(scenario(_open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait))))
-    assert stopped.wait(60)
+    assert stopped.wait(300)
     last = records(tmp_path, "r-1")[-1]
     assert (last["type"], last["outcome"], last["result"]) == ("call.finished", "cancelled", None)
 

@@ -124,7 +124,7 @@ def test_a_parent_is_kept_from_the_moment_a_run_exists(tmp_path: Path, workspace
     async def cancelled_before_its_first_decision(router: Router) -> None:
         await router.route(step("top", policy=StepPolicy(allow=("repo.*", "docs.*"))))
         child = asyncio.create_task(router.route(step("child", workflow="novel", parent_run_id="top")))
-        await asyncio.to_thread(asked.wait, 60)
+        await asyncio.to_thread(asked.wait, 300)
         child.cancel()
         with pytest.raises(asyncio.CancelledError):
             await child

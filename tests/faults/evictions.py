@@ -69,7 +69,7 @@ class Evictions(RuleBasedStateMachine):
 
     async def _until(self, condition: Any, what: str) -> None:
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while not condition():  # noqa: ASYNC110 - what is waited for is in other threads
                     await asyncio.sleep(0.002)
         except TimeoutError:

@@ -39,7 +39,7 @@ with f.serving() as server:
 """
 CAP_MIB: Final = 64
 LAG_S: Final = 0.05
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def elsewhere(*, stateful: bool = False) -> Iterator[str]:
         process.stdout.close()
 
 
-def write_config(folder: Path, url: str, faulty_url: str, timeout_s: float = 3.0) -> Path:
+def write_config(folder: Path, url: str, faulty_url: str, timeout_s: float = 10.0) -> Path:
     config = folder / "config"
     config.mkdir()
     arguments = json.dumps(["-S", str(SERVER), "--also=huge_line,deep,fork"])

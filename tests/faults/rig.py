@@ -1,7 +1,7 @@
 """What the fault scripts share: a run to write, a child that writes it and says what was acknowledged, a verdict.
 
-Each script is run as `python tests/faults/NAME.py [--quick]`, ends by itself within a minute, prints what it did, and
-exits non-zero when something that was promised did not hold.
+Each script is run as `python tests/faults/NAME.py [--quick]`, ends by itself, on a quiet machine within a minute,
+prints what it did, and exits non-zero when something that was promised did not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bundle_router.core.records.run_header import RunHeader  # noqa: E402
 from bundle_router.ports import ArtifactStore  # noqa: E402
 
 CATALOG = "{}"
-DEADLINE_S = 55.0
+DEADLINE_S = 400.0
 
 
 class WallClock:

@@ -61,7 +61,7 @@ def trial(runs: Path, verdict: Verdict, variant: tuple[str, str, str], k: int) -
         f"inject={call}:{how}:when={k}",
     ]
     child = [sys.executable, str(Path(__file__).resolve()), "--write", str(runs), durability]
-    done = subprocess.run([*command, *child], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([*command, *child], capture_output=True, text=True, timeout=300, check=False)
     said = done.stdout.split()
     where = f"{call} {how}, call {k}"
     acknowledged = [int(word) for word in said if word != "!"]

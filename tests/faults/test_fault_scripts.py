@@ -21,7 +21,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_promised_under_this_fault_holds(name: str) -> None:
     command = [sys.executable, str(HERE / f"{name}.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads(done.stdout)
     assert summary["broken"] == []

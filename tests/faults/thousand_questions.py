@@ -112,7 +112,7 @@ async def run(folder: Path, count: int) -> dict[str, object]:
             with contextlib.suppress(UnknownRun):  # its step was given up before it began
                 await router.close_run(f"r-{number}")
         await router.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             # Its threads are in this process, and still have to hear that we are gone. They have no loop to tell.
             while server.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -304,7 +304,7 @@ def test_a_long_look_is_taken_beside_and_what_is_there_is_read_meanwhile(
 
     def slow() -> Any:
         looking.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return stamps()
 
     index = RunIndex(runs, "sqlite://", look_s=0)
@@ -330,12 +330,12 @@ def test_the_first_look_at_many_runs_is_not_waited_for_and_says_how_far_it_is(
 
     def report(done: int, of: int) -> None:
         told.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
 
     index = RunIndex(runs, "sqlite://", report, look_s=0)
     index.refresh()
     assert index.runs(RunQuery()).total <= 1, "its tables are there"
-    assert told.wait(60)
+    assert told.wait(300)
     index.refresh()
     assert index.stale == "1 of 3 runs have been read so far"
     assert index.runs(RunQuery()).total == 1

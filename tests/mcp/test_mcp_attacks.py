@@ -147,7 +147,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def drifts(router: Router, name: str = "s.echo") -> str:
     """The code of the first call that was refused; lists that grew old are read behind a call's back."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         result = router.call_sync("r", name, {"text": "x"})
         if not result.ok:
@@ -197,7 +197,7 @@ def test_another_order_of_tools_and_keys_raises_no_alarm(
             server.faults.overlay["echo"] = {"inputSchema": schema}
             server.faults.options["reverse"] = True
             lists = server.faults.lists
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while server.faults.lists < lists + 2:
                 assert router.call_sync("r", "s.echo", {"text": "x"}).ok
                 assert time.monotonic() < deadline

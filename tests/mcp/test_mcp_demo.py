@@ -49,7 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        said, errors = process.communicate(timeout=180)
+        said, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, said + errors

@@ -78,7 +78,7 @@ def sockets() -> int:
 
 def none_left(before: int) -> bool:
     """Whether all were closed soon: the server closes its side when its threads wake."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while sockets() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     return sockets() <= before
@@ -92,7 +92,7 @@ def test_a_server_that_dies_costs_the_others_nothing(project: Any, bench: Any) -
         project.pin()
 
         async def main() -> list[Any]:
-            async with asyncio.timeout(60), project.open() as router:
+            async with asyncio.timeout(300), project.open() as router:
                 await router.route(project.step())
                 slow = asyncio.create_task(router.call("r", "t.sleep", {"s": 1}))
                 crashed = await router.call("r", "s.crash", {})

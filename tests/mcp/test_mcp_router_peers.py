@@ -38,7 +38,7 @@ def test_principals_share_no_session_of_a_server_and_see_no_tools_of_each_others
             assert [result.text for result in texts] == list(runs)
 
         async def whole() -> None:
-            async with asyncio.timeout(60), project.open(development="unpinned") as router:
+            async with asyncio.timeout(300), project.open(development="unpinned") as router:
                 await main(router)
 
         asyncio.run(whole())

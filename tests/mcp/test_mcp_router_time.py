@@ -186,7 +186,7 @@ def test_a_step_with_a_key_is_decided_once_and_another_key_has_the_list_that_cam
         listed = threading.Event()
 
         def _list(self, cursor: str | None) -> dict[str, Any]:
-            assert self.listed.wait(60)
+            assert self.listed.wait(300)
             found: dict[str, Any] = super()._list(cursor)
             return found
 
@@ -310,8 +310,8 @@ def test_a_process_and_what_it_started_are_gone_however_the_host_ends(project: A
             assert [state(pid) for pid in pids] == ["", ""], "gone when close returns"
         else:
             host.send_signal(signal.Signals[end])
-            assert host.wait(60) == -signal.Signals[end]
-            asyncio.run(asyncio.wait_for(bench.until(lambda: not any(state(pid) for pid in pids)), 60))
+            assert host.wait(300) == -signal.Signals[end]
+            asyncio.run(asyncio.wait_for(bench.until(lambda: not any(state(pid) for pid in pids)), 300))
     finally:
         host.kill()
         host.wait()

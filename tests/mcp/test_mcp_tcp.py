@@ -34,7 +34,7 @@ def against(serve: Serve, work: Callable[[httpx2.AsyncClient, str], Awaitable[T]
                 await writer.wait_closed()
 
     async def main() -> T:
-        async with asyncio.timeout(60), await asyncio.start_server(serving, "127.0.0.1", 0) as server:
+        async with asyncio.timeout(300), await asyncio.start_server(serving, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             async with httpx2.AsyncClient(transport=TcpPool(4), trust_env=False) as client:
                 done = await work(client, f"http://127.0.0.1:{port}/mcp")

@@ -73,7 +73,7 @@ def test_a_host_that_logs_everything_sees_nothing_of_a_call_and_nothing_on_stdou
         [sys.executable, "-W", "default", "-c", HOST],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         cwd=tmp_path,
         env={

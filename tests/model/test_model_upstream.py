@@ -237,7 +237,7 @@ def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: As
         reply = ask(selector)
         elapsed = time.monotonic() - started
         assert reply.failure == "timeout"
-        assert server.gone.wait(60), "the client still holds the connection"
+        assert server.gone.wait(300), "the client still holds the connection"
         assert len(server.requests) == 1
     print(f"deadline 0.4 s: {elapsed:.3f} s")
 
@@ -245,7 +245,7 @@ def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: As
 def test_a_huge_answer_is_cut_off(opened: Opened, ask: Ask) -> None:
     with ScriptedServer([huge(200)]) as server:
         assert ask(opened(server.base_url)).failure == "upstream_error"
-        assert server.gone.wait(60)
+        assert server.gone.wait(300)
         # One megabyte is read; what else was sent fills the buffers of two sockets.
         assert server.bytes_sent < 40 << 20
 
@@ -360,7 +360,7 @@ def test_when_all_have_left_the_call_is_given_up(opened: Opened, ask: Ask, quest
             await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run(ask_and_leave())
-        assert server.gone.wait(60)
+        assert server.gone.wait(300)
         assert ids(ask(selector)) == ("a.one",)  # nobody is to blame, so the breaker stayed closed
 
 

@@ -41,7 +41,7 @@ def served(reader: RunReader, **options: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
         listening.close()
 
 

@@ -21,7 +21,7 @@ def as_server(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs a server's program, as the user `postgres` where this is root: it refuses root."""
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if IS_ROOT else []
     words = (f"{BINARIES}/{words[0]}", *words[1:])
-    return subprocess.run([*user, *words], check=True, capture_output=True, text=True, cwd="/", timeout=120)
+    return subprocess.run([*user, *words], check=True, capture_output=True, text=True, cwd="/", timeout=300)
 
 
 class Server:

@@ -54,7 +54,7 @@ class S3:
         }[self._program]
         words = [found(self._program), *words]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             try:
                 urlopen(Request(f"http://127.0.0.1:{self.port}/artifacts", method="PUT")).close()

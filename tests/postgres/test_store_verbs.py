@@ -133,7 +133,7 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
         assert "/mcp/runs/r until interrupted" in serving.stdout.readline()
     finally:
         serving.terminate()
-        serving.communicate(timeout=60)
+        serving.communicate(timeout=300)
     assert serving.returncode == 0
     assert not (tmp_path / "runs").exists()
     for verb in (["route", *address], ["tools"], ["call", "repo.read_file"], ["serve", "--mcp-only"]):

@@ -263,7 +263,7 @@ diagnostics.event("error", "x.y", field="\\x1b[31mred\\n", token="ghp_" + "aB3dE
 def run(stderr: int) -> subprocess.CompletedProcess[bytes]:
     root = Path(__file__).parents[2]
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, stderr=stderr, check=True, timeout=60
+        [sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, stderr=stderr, check=True, timeout=300
     )
 
 
@@ -297,6 +297,6 @@ def test_a_process_without_standard_error_goes_on() -> None:
         cwd=root,
         stdout=subprocess.PIPE,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == b"False\n"

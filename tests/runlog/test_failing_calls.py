@@ -238,7 +238,7 @@ class GatedStorage:
     def fdatasync(self, fd: int) -> None:
         self.count += 1
         self.entered.release()
-        assert self.gate.acquire(timeout=30)
+        assert self.gate.acquire(timeout=300)
         POSIX.fdatasync(fd)
 
 
@@ -248,20 +248,20 @@ def test_callers_that_come_while_a_commit_runs_share_the_next_one(runs: Any) -> 
     log.append("routing", runs.record(0))
     first = threading.Thread(target=log.sync)
     first.start()
-    assert storage.entered.acquire(timeout=30)
+    assert storage.entered.acquire(timeout=300)
     waiting = []
     for number in range(1, 9):
         log.append("routing", runs.record(number))  # after the running commit began: it does not cover these
         waiting.append(threading.Thread(target=log.sync))
         waiting[-1].start()
     storage.gate.release()
-    first.join(timeout=30)
+    first.join(timeout=300)
     assert not first.is_alive()
-    assert storage.entered.acquire(timeout=30)
+    assert storage.entered.acquire(timeout=300)
     assert all(thread.is_alive() for thread in waiting)
     storage.gate.release(10)
     for thread in waiting:
-        thread.join(timeout=30)
+        thread.join(timeout=300)
     # All nine records by two commits; a third where a caller reached its sync only after the second began.
     assert storage.count <= 3
     count = storage.count

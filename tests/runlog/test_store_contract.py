@@ -184,7 +184,7 @@ def test_many_that_create_and_append_at_once_make_one_run_and_lose_nothing(make_
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     log = make_store().open("r")
     assert log is not None
     records = [*log.news()]

@@ -69,7 +69,7 @@ class Rig:
         kept = store or VectorStore(None, "toy/1")
 
         def make(catalog: Catalog) -> Iterator[Vectors | Embedding]:
-            assert self.release.wait(60)
+            assert self.release.wait(300)
             texts = texts_of(catalog)
             return vectors_in_stages(passages_of(texts.bundles, texts.tools), self.embedder, kept)
 

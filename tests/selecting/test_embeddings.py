@@ -143,12 +143,12 @@ def test_bundles_are_compared_while_their_tools_are_still_embedded() -> None:
     def slow(texts: Sequence[str]) -> Embedding:
         if texts[0] != GOAL and texts[0].partition(":")[0] not in names:
             tools_asked.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
         return Embedding(tuple(about(text) for text in texts))
 
     rig.embedder.then = slow
     heard(rig)
-    assert tools_asked.wait(60)
+    assert tools_asked.wait(300)
     early = heard(rig)
     assert early.search is not None
     assert early.search.embeddings == "used"

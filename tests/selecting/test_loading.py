@@ -51,7 +51,7 @@ def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
     for name, text in FILES.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
     words = [sys.executable, "-c", SCRIPT, str(folder), step]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     return said["source"], set(said["loaded"])

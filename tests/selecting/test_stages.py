@@ -255,7 +255,7 @@ def test_no_step_is_slower_than_a_page_of_text(more: dict[str, Any]) -> None:
     selector = staged(of)
 
     async def bounded() -> Reply:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             return await selector.select(question(of, **more), ())
 
     reply = asyncio.run(bounded())
@@ -315,7 +315,7 @@ def test_the_index_is_made_once_for_a_revision_by_whoever_asks_first() -> None:
     of = catalog()
 
     def ask(_: int) -> Reply:
-        together.wait(60)
+        together.wait(300)
         return asyncio.run(selector.select(question(of, SURE), ()))
 
     with ThreadPoolExecutor(8) as pool:

@@ -113,7 +113,7 @@ async def raw(port: int, sent: bytes) -> Answer:
 
 
 async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).decode("latin-1").split("\r\n")
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)).decode("latin-1").split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
     if headers.get("transfer-encoding") == "chunked":
         return Answer(int(head[0].split()[1]), headers, (await reader.readuntil(b"\r\n0\r\n\r\n")).decode())
@@ -227,7 +227,7 @@ class Site:
         *,
         whole: bool = False,
         limits: str = "",
-        limit_s: float = 60,
+        limit_s: float = 300,
         **options: Any,
     ) -> T:
         """Runs the work beside an endpoint with the run `r` at step `some`, and looks that nothing of it is left.

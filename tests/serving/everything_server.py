@@ -486,7 +486,7 @@ class Everything:
                 await session.send_prompt_list_changed()
 
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(work(), self.loop).result(60)
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(300)
 
     async def _unsubscribe(self, _context: Any, params: Any) -> Any:
         self.subscribed.pop(str(params.uri), None)
@@ -501,7 +501,7 @@ class Everything:
                 await self.subscribed[uri].send_resource_updated(uri)
 
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(work(), self.loop).result(60)
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(300)
 
     async def _list_prompts(self, context: Any, _params: Any) -> Any:
         self.sessions.append(context.session)

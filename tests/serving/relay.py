@@ -88,7 +88,7 @@ def _is_list(row: Mapping[str, Any]) -> bool:
 
 
 def relayed(
-    folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 60.0, limits: str = "", **entries: Entry
+    folder: Path, work: Callable[[Relay], Awaitable[T]], limit_s: float = 300, limits: str = "", **entries: Entry
 ) -> T:
     """Runs the work beside an endpoint with the run `r`, in front of these servers (one, `every`, where none is named),
     and looks that no task of it is left. `limits` are those of the config."""

@@ -52,7 +52,7 @@ def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 def said(command: list[str], folder: Path, **env: str) -> str:
     home = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), **env}
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=300, check=False
     )
     return done.stdout + done.stderr
 

@@ -32,7 +32,7 @@ from tests.serving.relay import Entry, Relay, relayed
 FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
 VERSION = "0.2.0-alpha.12"
 SUITE = Path(FOLDER, "node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
-LIMIT_S = 240.0
+LIMIT_S = 400.0
 
 _IS_22 = "process.exit(parseInt(process.versions.node) >= 22 ? 0 : 1)"
 CASES = {"2026-07-28": 37, "2025-11-25": 30}

@@ -368,7 +368,7 @@ def test_a_slow_answer_is_a_stream_that_is_kept_alive() -> None:
         slow = DirectPath(Server("s"), replace(NOTHING, called=called), ping_s=0.01)
         plain_request = slow.read([(b"accept", PLAIN.encode()), *HEAD], request())
         assert plain_request is not None
-        await asyncio.wait_for(slow.answer(plain_request, asyncio.Event().wait, send), 60)
+        await asyncio.wait_for(slow.answer(plain_request, asyncio.Event().wait, send), 300)
         assert len(asyncio.all_tasks()) <= 2
         return sent
 
@@ -405,7 +405,7 @@ def test_a_client_that_goes_away_cancels_its_call() -> None:
         left = DirectPath(Server("s"), replace(NOTHING, called=called))
         plain_request = left.read([(b"accept", PLAIN.encode()), *HEAD], request())
         assert plain_request is not None
-        await asyncio.wait_for(left.answer(plain_request, receive, send), 60)
+        await asyncio.wait_for(left.answer(plain_request, receive, send), 300)
         return said
 
     assert asyncio.run(main()) == ["cancelled"]

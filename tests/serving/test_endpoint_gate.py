@@ -72,7 +72,7 @@ def test_a_head_of_more_than_a_head_may_have_is_refused(site: Any) -> None:
         assert (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/" + "r" * 40_000))).status == 400
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(b"POST /mcp/runs/r HTTP/1.1\r\nX: " + b"y" * 40_000)  # and no end of it
-        assert b" 400 " in await asyncio.wait_for(reader.readline(), 60)
+        assert b" 400 " in await asyncio.wait_for(reader.readline(), 300)
         writer.close()
 
     site.serve(work)
@@ -241,7 +241,7 @@ def test_a_head_that_does_not_arrive_costs_its_own_connection(site: Any) -> None
         for start, (_, writer) in zip(begun, slow, strict=True):
             writer.write(start)
         for reader, writer in slow:
-            assert await asyncio.wait_for(reader.read(), 60) == b""
+            assert await asyncio.wait_for(reader.read(), 300) == b""
             writer.close()
 
     site.serve(work, head_s=0.2)
@@ -425,7 +425,7 @@ def test_it_listens_on_loopback_alone(site: Any) -> None:
         others = {str(row[4][0]) for row in socket.getaddrinfo(socket.gethostname(), None, family=socket.AF_INET)}
         for address in sorted((others | {"127.0.0.2"}) - {"127.0.0.1"}):
             with pytest.raises(OSError):
-                await asyncio.wait_for(asyncio.open_connection(address, endpoint.port), 60)
+                await asyncio.wait_for(asyncio.open_connection(address, endpoint.port), 300)
 
     site.serve(work)
 

@@ -14,13 +14,13 @@ from bundle_router.serving.pages.service_pages import PageSources, service_pages
 
 may_load = threading.Event()
 load = endpoint.import_module
-endpoint.import_module = lambda name: may_load.wait(60) and load(name)
+endpoint.import_module = lambda name: may_load.wait(300) and load(name)
 
 
 def status(url, key):
     headers = {"Authorization": f"Bearer {key}"}
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30).status
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=300).status
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)["mcp"]
 
@@ -47,6 +47,6 @@ print("mcp" in sys.modules, "sqlalchemy" in sys.modules)
 
 def test_the_first_answer_waits_for_neither_the_sdk_nor_the_index(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOADED_AT_THE_FIRST_ANSWER], cwd=tmp_path, capture_output=True, text=True, timeout=90
+        [sys.executable, "-c", LOADED_AT_THE_FIRST_ANSWER], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert (done.stdout.split("\n")[:2], done.stderr[-2000:]) == (["[]", "True True"], "")

@@ -337,9 +337,9 @@ def test_changes_of_the_lists_of_resources_and_prompts_reach_clients_of_both_era
             assert new.server_capabilities.resources.list_changed
             await old.list_prompts()
             relay.servers["every"].change_lists()
-            told = {await asyncio.wait_for(heard.get(), 60) for _ in range(2)}
+            told = {await asyncio.wait_for(heard.get(), 300) for _ in range(2)}
             assert told == {"notifications/resources/list_changed", "notifications/prompts/list_changed"}
-            events = [await asyncio.wait_for(anext(stream), 60) for _ in range(2)]
+            events = [await asyncio.wait_for(anext(stream), 300) for _ in range(2)]
             assert sorted(map(type, events), key=str) == sorted((PromptsListChanged, ResourcesListChanged), key=str)
 
     relayed(tmp_path, work, every=Entry(modern=modern))
@@ -498,14 +498,14 @@ def test_a_client_of_the_handshake_era_hears_of_a_resource_it_follows_until_it_d
             await connected.session.subscribe_resource("test://watched-resource")
             upstream.update("test://static-text")
             upstream.update("test://watched-resource")
-            assert await asyncio.wait_for(heard.get(), 60) == "test://watched-resource"
+            assert await asyncio.wait_for(heard.get(), 300) == "test://watched-resource"
             (row,) = relay.passed()
             assert (row["method"], row["outcome"]) == ("resources/subscribe", "ok")
             await connected.session.unsubscribe_resource("test://watched-resource")
             await connected.session.subscribe_resource("test://static-text")
             upstream.update("test://watched-resource")
             upstream.update("test://static-text")
-            assert await asyncio.wait_for(heard.get(), 60) == "test://static-text"
+            assert await asyncio.wait_for(heard.get(), 300) == "test://static-text"
 
     relayed(tmp_path, work)
 
@@ -530,8 +530,8 @@ def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_bo
             ):
                 upstream.update("test://static-text")
                 upstream.update(uri)
-                assert await asyncio.wait_for(heard.get(), 60) == uri
-                assert await asyncio.wait_for(anext(stream), 60) == ResourceUpdated(uri=uri)
+                assert await asyncio.wait_for(heard.get(), 300) == uri
+                assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(uri=uri)
             assert list(upstream.subscribed) == [uri], "once for both, and still for the one that stays"
             error = await refused(old.session.subscribe_resource("test://nobodys"))
             assert "Resource not found" in error.message
@@ -559,7 +559,7 @@ def test_a_listener_of_the_modern_era_hears_of_the_resources_it_named_while_the_
             listen(connected.session, resource_subscriptions=["test://watched-resource"]) as stream,
         ):
             upstream.update("test://watched-resource")
-            assert await asyncio.wait_for(anext(stream), 60) == ResourceUpdated(uri="test://watched-resource")
+            assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(uri="test://watched-resource")
             assert upstream.followed == ["test://watched-resource"]
             narrow = StepPolicy(deny=("bundle:every.*",))
             await relay.router.route(Step(run_id="r", workflow="w", role="r", step="s", policy=narrow))

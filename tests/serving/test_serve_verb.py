@@ -43,7 +43,7 @@ class Process:
     def stop(self, number: int) -> tuple[int, str]:
         """Its exit status and standard error after the signal."""
         self.child.send_signal(number)
-        _, err = self.child.communicate(timeout=60)
+        _, err = self.child.communicate(timeout=300)
         return self.child.returncode, err
 
 
@@ -77,7 +77,7 @@ def ask(site: Any, url: str, token: str) -> tuple[list[str], str]:
             names = [tool.name for tool in (await connected.list_tools()).tools]
             return names, (await connected.call_tool("repo__read_file", {"path": "README.md"})).content[0].text
 
-    return asyncio.run(asyncio.wait_for(main(), 120))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 on_both_loops = pytest.mark.parametrize("begin", ["uvloop", "asyncio"], indirect=True)
@@ -191,7 +191,7 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
     )
     try:
         traced = Path(f"/proc/{said['pid']}/status")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while f"TracerPid:\t{watch.pid}" not in traced.read_text():
             if watch.poll() is not None:
                 pytest.skip("strace may not trace here")
@@ -215,20 +215,20 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
                         errors.append((await connected.call_tool(name, arguments)).is_error)
             return errors
 
-        statuses = asyncio.run(asyncio.wait_for(fuzz(), 120))
+        statuses = asyncio.run(asyncio.wait_for(fuzz(), 300))
         assert len(statuses) == 2 * len(list(messages()))
         assert set(statuses) <= {200, 202, 400, 404, 406, 422}, set(statuses)
         told = [(tool, {key: value}) for tool in TOOLS for key, value in KEYS.items()]
         told += [("call_tool", {"name": name, "arguments": KEYS}) for name in ("repo.read_file", "evil.run")]
-        assert all(asyncio.run(asyncio.wait_for(call(*told), 120)))
+        assert all(asyncio.run(asyncio.wait_for(call(*told), 300)))
         assert log.read_text() == ""
         assert not (tmp_path / "pwned").exists()
         if shutil.which("git"):
-            asyncio.run(asyncio.wait_for(call(("repo__git_log", {})), 60))
+            asyncio.run(asyncio.wait_for(call(("repo__git_log", {})), 300))
             assert "git" in log.read_text(), "a tool that does start a program is seen"
     finally:
         process.stop(signal.SIGTERM)
-        watch.wait(60)
+        watch.wait(300)
 
 
 def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(begin: Any, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
     shutil.copytree(ROOT / "config", tmp_path / "branch")
     process = begin("--json", "--token-env", "TOKEN", "--compare", f"branch={tmp_path / 'branch'}", TOKEN="t" * 40)
     base = f"http://127.0.0.1:{json.loads(process.line())['port']}"
-    with httpx.Client(base_url=base, headers={"origin": base}, timeout=60) as person:
+    with httpx.Client(base_url=base, headers={"origin": base}, timeout=300) as person:
         assert person.get("/config").status_code == 401
         signed = person.post("/sign-in", data={"token": "t" * 40})
         assert signed.status_code == 303

@@ -248,7 +248,7 @@ def test_a_call_under_way_when_the_service_stops_is_recorded(site: Any) -> None:
         reading.start()
         return reading
 
-    site.serve_all(work).join(60)
+    site.serve_all(work).join(300)
     assert [line.split()[1] for line in ended] == [b"503"]
     assert [row["outcome"] for row in site.records() if row["type"] == "call.finished"] == ["cancelled"]
 

@@ -81,7 +81,7 @@ def as_router(workspace: Path, source: str, python: str = ".venv/bin/python") ->
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         cwd="/",
     )
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ def ask(url: str, token: str, method: str, **params: Any) -> Any:
     headers |= {"MCP-Protocol-Version": REVISION, "Mcp-Method": method}
     headers |= {"Mcp-Name": params["name"]} if "name" in params else {}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
-    text = httpx.post(url, headers=headers, json=body, timeout=60).text
+    text = httpx.post(url, headers=headers, json=body, timeout=300).text
     line = text if text.startswith("{") else next(row[5:] for row in text.splitlines() if row.startswith("data:"))
     return json.loads(line)["result"]
 
