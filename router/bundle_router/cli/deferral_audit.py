@@ -32,9 +32,7 @@ def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> 
         **more,  # type: ignore[arg-type]
     )
     parser.add_argument("--days", type=float, default=0, help="only transcripts that were changed in the last DAYS")
-    parser.add_argument(
-        "--count", action="store_true", help="count tokens with the router's tokenizer instead of estimating them"
-    )
+    parser.add_argument("--count", action="store_true", help="count tokens with the tokenizer instead of estimating")
 
 
 def agent_files() -> AgentFiles:

@@ -58,9 +58,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="route labelled sets for real with this model, beside none; may be given several times",
     )
-    parser.add_argument(
-        "--max-cost", type=float, metavar="USD", help="end before the models' questions cost more than this"
-    )
+    parser.add_argument("--max-cost", type=float, metavar="USD", help="end before questions to models cost more")
     add_runs(parser)
     add_config(parser)
     add_json(parser)

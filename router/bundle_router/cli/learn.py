@@ -60,11 +60,9 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="put what was learned in force; with the VERSION that was printed, only if it is still that",
     )
+    parser.add_argument("--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML")
     parser.add_argument(
-        "--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML to copy from"
-    )
-    parser.add_argument(
-        "--after", type=int, default=AFTER, help=f"propose a route after so many equal answers (default: {AFTER})"
+        "--after", type=int, default=AFTER, help=f"propose a route after AFTER equal answers (default: {AFTER})"
     )
     add_config(parser)
     add_archive(parser)

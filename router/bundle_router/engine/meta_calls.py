@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.models import Outcome, Text
+from bundle_router.core.models import META_SERVER, Outcome, Text
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools.artifact_pages import (
@@ -38,7 +38,6 @@ from bundle_router.core.tools.meta_tools.coercion import (
     Wanted,
     parse,
 )
-from bundle_router.core.tools.meta_tools.definitions import META_SERVER
 from bundle_router.core.tools.meta_tools.descriptions import (
     MetaAnswer,
     VisibleTools,

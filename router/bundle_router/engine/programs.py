@@ -22,10 +22,10 @@ from typing import Any, Final
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
-from bundle_router.core.models import MODES, Data, Text
+from bundle_router.core.models import META_SERVER, MODES, Data, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.models.folders import TOP
-from bundle_router.core.tools.meta_tools.definitions import EXECUTE, META_SERVER
+from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
 from bundle_router.engine.calls import over_budget, refuse

@@ -215,7 +215,9 @@ class BundleResolver:
         if known_tools is not None and tool not in known_tools:
             nearest = self._report.suggester.nearest(tool, known_tools)
             hint = f"did you mean '{name}.{nearest}'?" if nearest else f"it has {', '.join(sorted(known_tools))}"
-            self._report.add_about(entry, where, f"unknown tool {ref!r}", hint)
+            if nearest or name not in self._reported_servers:  # of what is another server's list, one is enough
+                self._report.add_about(entry, where, f"unknown tool {ref!r}", hint)
+            self._reported_servers |= set() if nearest else {name}
             return False
         return True
 

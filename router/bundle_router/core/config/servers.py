@@ -21,7 +21,7 @@ from bundle_router.core.config.secrets import (
     malformed_reference,
     references,
 )
-from bundle_router.core.models import SERVER_NAME
+from bundle_router.core.models import META_SERVER, SERVER_NAME
 from bundle_router.core.models.patterns import is_glob, matches
 
 ServerEntry = WrittenEntry[Server]
@@ -54,6 +54,8 @@ def check_globs(entry: WrittenEntry[Any], where: str | Path, patterns: Sequence[
 def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report: Report) -> Server:
     """Return the catalog's value of the server. Problems go to the report; the server must then not be used."""
     server = entry.value
+    if server.name == META_SERVER:
+        report.add_about(entry, "", f"{META_SERVER!r} is the router itself, in records of its own tools", "rename it")
     _check_keys(entry, report)
     check_globs(entry, "include", server.include or (), report)
     check_globs(entry, "exclude", server.exclude, report)

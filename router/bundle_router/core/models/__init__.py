@@ -46,6 +46,7 @@ from bundle_router.core.models.words import (
     CODES,
     EFFECTS,
     FAILURES,
+    META_SERVER,
     MODES,
     OUTCOMES,
     REASONS,
@@ -70,9 +71,9 @@ from bundle_router.core.models.words import (
 )
 
 __all__ = [
-    "BUNDLE_ID", "CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "MODES", "NO_EVIDENCE", "OUTCOMES",
-    "REASONS", "RUN_ID", "SERVER_NAME", "SOURCES", "TOOL_NAME", "WHOLE_SERVER", "Activation", "Answer", "AskedTool",
-    "BinaryForm", "BinaryOption", "BinaryRule", "Block", "Candidate", "Chosen", "Code", "Data", "Decision",
+    "BUNDLE_ID", "CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "META_SERVER", "MODES", "NO_EVIDENCE",
+    "OUTCOMES", "REASONS", "RUN_ID", "SERVER_NAME", "SOURCES", "TOOL_NAME", "WHOLE_SERVER", "Activation", "Answer",
+    "AskedTool", "BinaryForm", "BinaryOption", "BinaryRule", "Block", "Candidate", "Chosen", "Code", "Data", "Decision",
     "Effect", "Entry", "Exposure", "Facts", "Failure", "Frozen", "Grant", "Hearing", "LeftOut", "LocalServer",
     "LocalSettings", "LocalTool", "Media", "Mode", "ModeTraits", "ModelUse", "Offer", "Outcome", "Reason", "Recall",
     "RecentStep", "Reply", "SearchUse", "Source", "Step", "StepPolicy", "Text", "ToolContext", "ToolOutput",

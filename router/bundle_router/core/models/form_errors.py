@@ -71,6 +71,9 @@ def explain(error: ErrorDetails, form: type[BaseModel], suggester: Suggester) ->
         name = str(path[-1])
         known = known_keys(form, path[:-1])
         hint = suggester.did_you_mean(name, known) or _unquoted_hint(path, value, known)
+        if not hint and len(path) == 2:
+            right = [key for key in known_keys(form, ()) if name in known_keys(form, (key,))]
+            hint = f"it is a key of [{right[0]}]" if right else ""
         return path, f"unknown key {name[:80]!r}", hint or (f"known keys: {', '.join(known)}" if known else "")
     if kind == "missing":
         return path, "is missing", f"add {path[-1]!s} = ..."

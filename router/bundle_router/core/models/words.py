@@ -81,6 +81,8 @@ RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+META_SERVER: Final = "router"
+"""The server of the router's own tools in records. No other can have this name."""
 WHOLE_SERVER: Final = "*"
 """Means every tool of a server in `Facts.drifted`. No tool can have this name."""
 Mode = Literal["direct", "deferred", "meta", "code"]

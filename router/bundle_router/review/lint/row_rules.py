@@ -199,7 +199,7 @@ def plain_http(subject: Subject) -> Iterator[LintFinding]:
 def stdio_server(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.servers.values():
         if entry.value.traits.starts_process and entry.value.enabled:
-            message = "stdio runs a program with the router's own rights, so it is started in development only"
+            message = f"{entry.value.transport} runs a program with the router's own rights, so in development only"
             hint = "serve it over http, or open the router with development on"
             yield LintFinding(entry, message, hint, ("transport",))
 

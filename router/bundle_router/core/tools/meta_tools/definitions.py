@@ -8,9 +8,6 @@ from typing import Any, Final
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.provider_forms import Format, form_of
 
-META_SERVER: Final = "router"
-"""Server name of these tools in records. No configured server can have it: its own names have no prefix."""
-
 _TEXT: Final = {"type": "string"}
 _NUMBER: Final = {"type": "integer"}
 _HANDLE: Final = {"type": "string", "description": "artifact:..."}
