@@ -232,3 +232,15 @@ def test_a_wrong_step_is_one_sentence_and_an_error_of_ours(values: dict[str, Any
     assert isinstance(wrong.value, client.RequestError | ValueError)
     assert "\n" not in str(wrong.value)
     assert [part for part in said if part not in str(wrong.value)] == []
+
+
+@pytest.mark.parametrize("value", [5.0, 5, 0, -1, 5.5, "5", b"5", True, None])
+@pytest.mark.parametrize("name", ["max_bundles", "max_tools", "max_tokens"])
+def test_both_steps_take_and_refuse_the_same_counts(name: str, value: Any) -> None:
+    def read(kind: Any) -> Any:
+        try:
+            return getattr(kind(run_id="r", workflow="w", role="r", step="s", **{name: value}), name)
+        except ValueError:
+            return "refused"
+
+    assert read(client.Step) == read(bundle_router.Step)

@@ -4,11 +4,15 @@ accepted, so that a newer service can be asked."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from bundle_router_client.errors import InvalidStep
+
+_Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+Count = Annotated[StrictInt, _Whole, Field(ge=0)]
+"""A number from 0 on, as the library takes it: 5.0 is whole, as in JSON Schema."""
 
 
 class Sent(BaseModel):
@@ -61,9 +65,9 @@ class Step(Sent):
     principal: str = ""
     parent_run_id: str | None = None
     inherit: StrictBool = True
-    max_bundles: StrictInt | None = None
-    max_tools: StrictInt | None = None
-    max_tokens: StrictInt | None = None
+    max_bundles: Count | None = None
+    max_tools: Count | None = None
+    max_tokens: Count | None = None
     labels: Mapping[str, str] = Field(default_factory=dict)
     workspace: str | None = None
     key: str = ""
