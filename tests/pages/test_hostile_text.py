@@ -169,11 +169,13 @@ def test_json_of_hostile_records_is_json_and_no_markup(hostile: RunReader) -> No
 def test_nothing_runs_in_a_real_browser(hostile: RunReader, browser: BrowserThread, tmp_path: Path) -> None:
     ran: list[str] = []
     context = browser.browser.new_context()
-    context.expose_binding("ran", lambda *_: ran.append("ran()"))
-    context.add_init_script("for (const n of ['alert', 'confirm', 'prompt', 'print']) window[n] = () => window.ran(n);")
+    context.expose_binding("ran", lambda _, what="": ran.append(f"ran({what})"))
+    context.add_init_script(
+        "for (const n of ['alert', 'confirm', 'prompt', 'print']) window[n] = () => window.ran(n);"
+        "addEventListener('securitypolicyviolation', (e) => window.ran(`blocked ${e.blockedURI}`));"
+    )
     page = context.new_page()
     page.on("dialog", lambda dialog: dialog.dismiss())
-    page.on("console", lambda message: ran.append(message.text) if "Refused" in message.text else None)
     page.on("request", lambda request: ran.append(request.url) if "127.0.0.1" not in request.url else None)
     with served(hostile, reviewer=lambda _: "rita") as at:
         for address in addresses_of(hostile, every=4 if ALL else 16):
