@@ -47,12 +47,12 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "token": ("token", "make a bearer token of the service: shown once, kept as its SHA-256"),
     "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
 }
-"""Each verb, in the order a newcomer meets them: its module in this package, and what it does. A verb is here when it
-works."""
+"""Each verb, in the order a newcomer meets them: its module in this package, and its purpose. Only verbs that work are
+listed."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. Takes the way of an interrupt, so that runs are closed and children ended."""
+    """SIGTERM arrived. Handled like an interrupt, so that runs are closed and children ended."""
 
 
 def _handle_terminate(_signal: int, _frame: FrameType | None) -> None:
@@ -60,14 +60,14 @@ def _handle_terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _have_streams() -> None:
-    """Open what was closed before we were started (None) to nowhere: what is printed there is no error."""
+    """Open streams that were closed before the start (None) to /dev/null, so that printing is no error."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
 
 
 class _Parser(argparse.ArgumentParser):
-    """A wrong option is a bad request: status 3, since 2 says that the config is invalid."""
+    """A parser for which a wrong option is a bad request: status 3, since 2 means an invalid config."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -86,7 +86,7 @@ class _Version(argparse.Action):
 
 
 def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
-    """Return the argument parser. Only the modules of the verbs in `load` are imported, and know their options."""
+    """Return the argument parser. Only the modules of the verbs in `load` are imported, with their options."""
     top = _Parser(
         prog="bundle-router",
         description="Decides which bundles of tools each step of a workflow may see, and says why.",
@@ -109,10 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
-    # In a short process of our own, that starts no agent: garbage and plugins were a fifth of a cold `route`.
+    # In a short process that starts no agent, garbage collection and plugins took a fifth of a cold `route`.
     if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
-        atexit.register(gc.freeze)  # nor does the interpreter look for garbage when it ends
+        atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         refuse_windows(sys.platform if verb else "")
@@ -131,10 +131,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bundle-router: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        _drop_output()  # the reader went away (`| head`)
+        _drop_output()  # the reader has closed the pipe (`| head`)
         return 141
     except OSError as error:
-        if error.filename is not None:  # no failure of standard output, so a fault of this program
+        if error.filename is not None:  # not standard output, so a defect of this program
             raise
         _drop_output()
         print(f"bundle-router: what it prints can't be written: {error.strerror}", file=sys.stderr)
@@ -143,12 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_in_any_encoding() -> None:
-    """Write what a terminal's or a file's encoding can't hold as an escape, where it would end the command."""
+    """Write characters that the output's encoding can't represent as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """Replace the descriptor before the interpreter flushes what is still buffered, which has nowhere to go."""
+    """Redirect standard output to nowhere before the interpreter flushes its buffer, which would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`bundle-router check`: is the config valid, and what in it is dead or risky."""
+"""`bundle-router check`: reports whether the config is valid, and what in it is dead or risky."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What `check` found. `catalog`: None where the config can't be used."""
+    """The result of `check`. `catalog`: None if the config can't be used."""
 
     files: Sequence[ConfigFile]
     problems: Sequence[Problem]
@@ -79,7 +79,7 @@ class _Checked:
 
 
 def _fix(config: str | None) -> list[str]:
-    """Correct the project's files where there is one right answer, and return a line for each correction."""
+    """Correct the project's files where there is one right answer; return a line for each correction."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.adapters.text_files import replace_texts
     from bundle_router.core.config.fixes import fix_text
@@ -135,7 +135,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
 
 
 def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
-    """Yield what the config asks for and this installation lacks."""
+    """Yield the extras that the config needs and this installation lacks."""
     from bundle_router.adapters.system import missing_modules
 
     settings = catalog.settings
@@ -156,7 +156,7 @@ def _missing_extras(catalog: Catalog) -> Iterator[Problem]:
 
 
 def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) -> Iterator[Problem]:
-    """Vendored wrappers that were made of other definitions than are pinned now."""
+    """Yield vendored wrappers whose definitions differ from the pinned ones."""
     for name in pins:
         path = folder / f"{module_name(name)}.py"
         if not path.is_file():
@@ -173,5 +173,5 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
 
 
 def _displayed_path(path: Path) -> Path:
-    """Return the path as someone in the current folder would write it."""
+    """Return the path as a user in the current folder would write it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,5 +1,5 @@
-"""`bundle-router deferral`: find where an agent's tool definitions stopped being deferred, undo it, and bring deferral
-to agents that have none. `audit` exits with 0 where it found nothing, 1 with findings, 2 where it could not be done.
+"""`bundle-router deferral`: finds where an agent's tool definitions are no longer deferred, mends it, and brings
+deferral to agents without it. `audit` exits with 0 if it found nothing, 1 with findings, 2 if it could not be done.
 """
 
 from __future__ import annotations

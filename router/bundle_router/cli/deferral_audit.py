@@ -1,4 +1,4 @@
-"""The verb `bundle-router deferral audit`: reads transcripts and config, and prints what was found."""
+"""The verb `bundle-router deferral audit`: reads transcripts and config, and prints its findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY_S: Final = 86_400
 
 
 def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
-    """Add the options that say what is read."""
+    """Add the options for the sources to read."""
     name, more = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
     parser.add_argument(
         name,
@@ -50,7 +50,7 @@ def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]
 
 
 class AuditRun:
-    """One audit as it was carried out: what was read, judged and found."""
+    """One audit: its sources, judgements and findings."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.files = agent_files()

@@ -1,4 +1,4 @@
-"""The verbs `deferral apply | undo | report`: changes of an agent's settings, and what they were worth."""
+"""The verbs `deferral apply | undo | report`: change an agent's settings, and measure the effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def journal() -> Journal:
 
 
 def passed_probes(folder: Path) -> dict[str, float]:
-    """Return how many days ago the newest probe of each host was, where that one passed."""
+    """Return the age in days of each host's newest probe, if that one passed."""
     newest: dict[str, float] = {}
     try:
         lines = (folder / "probes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -78,7 +78,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _change_facts(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding]) -> dict[str, Any]:
-    """Return what the journal says of a change: the findings behind it, and the audit's figures as the baseline."""
+    """Return the journal's facts about a change: the findings behind it, and the audit's figures as the baseline."""
     causes = sorted({finding.cause for finding in plan.done})
     projects = {_project_of(edit.path, files) for edit in plan.edits}
     return {
@@ -94,7 +94,7 @@ def _change_facts(plan: ChangePlan, files: AgentFiles, found: Sequence[Finding])
 
 
 def _project_of(path: str, files: AgentFiles) -> str:
-    """Return the project whose settings a file holds; "" for a file that holds everywhere."""
+    """Return the project of a settings file; "" for a file that applies everywhere."""
     file = Path(path)
     if file.parent == files.folder or file.name == ".claude.json":
         return ""
@@ -131,7 +131,7 @@ def _print_plan(plan: ChangePlan, entry: dict[str, Any] | None, arguments: argpa
 
 
 def carry_out(edits: Sequence[FileEdit], about: dict[str, Any]) -> dict[str, Any]:
-    """Make a change of files that is no audit's finding, journaled like one."""
+    """Change files without an audit's finding, journaled in the same way."""
     kept = journal()
     with kept.locked():
         return kept.apply(edits, about)

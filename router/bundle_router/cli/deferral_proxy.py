@@ -1,4 +1,4 @@
-"""The verbs `deferral run | install | uninstall | status | probe`: the proxy beside an agent, and asking a gateway."""
+"""The verbs `deferral run | install | uninstall | status | probe`: the proxy beside an agent, and testing a gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bundle-router demo`: the main job, on a copy of the repository you stand in."""
+"""`bundle-router demo`: the main job, on a copy of the current repository."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_mcp(arguments.runs)
     run_id = f"demo-{new_run_id()}"
     local = local_servers(arguments)
-    load_catalog(config_folder(arguments), local=local)  # what is wrong with it is said of the user's own files
+    load_catalog(config_folder(arguments), local=local)  # so that errors name the user's own files
     with ExitStack() as clean_up:
         folder = Path(clean_up.enter_context(tempfile.TemporaryDirectory(prefix="bundle-router-demo-")))
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(
     config: Path, runs: str, run_id: str, repository: Repository, local: LocalServers
 ) -> tuple[list[DemoStep], list[DemoStep]]:
-    """Return the steps that routes cover, and those that they don't. What asks models loads meanwhile, in a thread."""
+    """Return the steps that routes cover, and those that they don't. A thread loads the model's libraries meanwhile."""
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
@@ -126,7 +126,7 @@ def _point_on(runs: str, run_id: str) -> None:
 
 
 def _command() -> str:
-    """Return this program as it can be typed here: by its name where that leads to it, else as it was started."""
+    """Return this program as a user can type it here: by its name if that finds it, else as it was started."""
     typed = Path(sys.argv[0])
     found = shutil.which("bundle-router")
     if typed.name != "bundle-router" or (found is not None and Path(found).resolve() == typed.resolve()):

@@ -1,4 +1,4 @@
-"""`bundle-router demo --mcp`: real tool servers from npm and PyPI, reviewed, pinned, called, in trouble, and gone."""
+"""`bundle-router demo --mcp`: real tool servers from npm and PyPI are reviewed, pinned, called, broken, and ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bundle_router.wiring.server_reviews import Review, remote_servers, review
 
 
 def run_mcp(runs: str) -> int:
-    """Return the exit status. Raises NotInstalled where no server is found."""
+    """Return the exit status. Raises NotInstalled if no server is found."""
     with tempfile.TemporaryDirectory(prefix="bundle-router-demo-") as name:
         folder = Path(name).resolve()
         repository = make(folder / "slug")
@@ -49,7 +49,7 @@ def run_mcp(runs: str) -> int:
 
 
 def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
-    """Write a config with these servers, ask them what they list, and approve it as it is."""
+    """Write a config with these servers, ask for their lists, and approve them unchanged."""
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
     write_config(config, servers)
@@ -124,7 +124,7 @@ def _show_run(decision: Decision, toolset: Toolset, results: list[Result]) -> No
 
 
 def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
-    """Where the pictures lie, so that a person can look at them."""
+    """Print the paths of the pictures, so that a person can look at them."""
     rows = [
         (result.tool, f"{a.mime_type} {a.width}x{a.height}", f"{a.bytes:,}", a.sha256)
         for result in results
@@ -142,7 +142,7 @@ def _line(result: Result) -> tuple[object, ...]:
 
 
 def call_cells(result: Result, preview: str) -> tuple[object, ...]:
-    """Return a call as a row: its tool, outcome, milliseconds, and what came back, its artifacts too."""
+    """Return a call as a row: its tool, outcome, milliseconds, and its result with artifacts."""
     for artifact in result.artifacts:
         size = f" {artifact.width}x{artifact.height}" if artifact.width else ""
         preview += f"; artifact {artifact.mime_type}{size}, {artifact.bytes:,} bytes"
@@ -154,7 +154,7 @@ def _outcome(result: Result) -> str:
 
 
 def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: DemoServer) -> None:
-    """Show a tool that was approved with other words than it has now, as after a bad release: it is not called."""
+    """Show a tool whose text has changed since it was approved, as after a bad release: it is not called."""
     from bundle_router.wiring import Router
     from bundle_router.wiring.catalogs import open_pins, read_catalog
 
@@ -186,7 +186,7 @@ def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:
 
 
 def _show_end(runs: str, run_id: str) -> int:
-    """Return how many processes are left."""
+    """Return the number of remaining processes."""
     from bundle_router.adapters.mcp.supervision import descendants
 
     left = descendants(os.getpid())

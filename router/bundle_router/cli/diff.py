@@ -1,4 +1,4 @@
-"""`bundle-router diff`: what an edit of the config newly allows, and what it takes away."""
+"""`bundle-router diff`: reports what a config edit newly allows, and what it takes away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bundle_router.review.privileges import (
 )
 
 MAX_ROWS: Final = 40
-"""Rows of a kind that are printed; `--all` prints all."""
+"""Maximum printed rows of each kind; `--all` prints all."""
 _SIGNS: Final = {"widening": "+", "narrowing": "-", "neutral": "~"}
 _KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One of the two. `folder`: where what was allowed is kept, for a revision the folder of today."""
+    """One of the two configs. `folder`: where acknowledgements are stored; for a revision, the present folder."""
 
     catalog: Catalog
     places: Places
@@ -72,7 +72,7 @@ class _Loaded:
 
 
 def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _Loaded:
-    """Load a folder, or what a git revision holds of one. Raises ConfigError, RequestError."""
+    """Load a folder, or its content in a git revision. Raises ConfigError, RequestError."""
     from bundle_router.wiring.config_folders import load_with_places, revision_folder
 
     local = local_servers(arguments)
@@ -87,7 +87,7 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
 
 
 def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
-    """Keep why a widening was allowed, and return where; None where nothing widens."""
+    """Store why a widening was allowed, and return the file; None if nothing widens."""
     from bundle_router.adapters.config_journal import append_change
     from bundle_router.review.config_changes import ConfigChange, widening_words
 
@@ -141,7 +141,7 @@ def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
 
 
 def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int]]:
-    """Yield the lines of a row: what stands before each, its text, and how far in it goes on."""
+    """Yield the lines of a row: the text before each, its own text, and the indent of its continuation."""
     signs = " ".join(EFFECT_SIGNS[effect] for effect in row.effects if effect in EFFECT_SIGNS)
     marked = signs and row.kind != "neutral" and row.aspect in ("may call", "comes in", "requires")
     yield f"{_SIGNS[row.kind]} ", sentence(row) + (f"  {signs}" if marked else ""), 4
@@ -152,13 +152,13 @@ def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int
 
 
 def edit_words(row: PrivilegeRow, places: Places) -> Iterable[str]:
-    """Return what a row rests on, each with its file and line where they are known."""
+    """Return the edits behind a row, each with file and line if known."""
     for edit in row.edits:
         where = places.get(edit.place)
         yield f"{edit} ({where})" if where else str(edit)
 
 
 def address_words(address: Addresses) -> str:
-    """Return addresses as people say them: `workflow feature, bugfix · role reviewer · any step`."""
+    """Return addresses in words: `workflow feature, bugfix · role reviewer · any step`."""
     parts = (("workflow", address.workflow), ("role", address.role), ("step", address.step))
     return " · ".join(f"any {name}" if labels == ("any",) else f"{name} {', '.join(labels)}" for name, labels in parts)

@@ -1,4 +1,4 @@
-"""`bundle-router eval`: case files, the golden tests of a config, and labelled sets, the measure of its routing."""
+"""`bundle-router eval`: runs case files, the golden tests of a config, and measures routing on labelled sets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def load_file(path: Path) -> ConfigFile:
 
 
 def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
-    """Return the rows of a labelled set. Raises RequestError that says which file, which line and what."""
+    """Return the rows of a labelled set. Raises RequestError, which names file, line and error."""
     from bundle_router.review.evaluation import read_labelled
 
     try:
@@ -89,7 +89,7 @@ def load_labelled(path: Path) -> tuple[LabelledRow, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 when a case fails. A labelled set has no right answer to fail: its figures are for people."""
+    """Return exit status 1 if a case fails. A labelled set can't fail: its figures are for people."""
     from bundle_router.wiring.catalogs import load_remembering
 
     shares = tuple(arguments.share or (0.5, 0.8))
@@ -134,7 +134,7 @@ def _measure_all(
     memories: Memories | None,
     shares: tuple[float, ...],
 ) -> list[tuple[Path, Measures, tuple[str, ...]]]:
-    """Return each set's figures under the config, with what was learned, and the bundles it lacks."""
+    """Return each set's figures under the config, with learned values, and its bundles that the config lacks."""
     from bundle_router.core.search.ranking import NO_MEMORIES
     from bundle_router.review.evaluation import measure, rank_row, unknown_ids
     from bundle_router.wiring.searching import make_search_for
@@ -153,7 +153,7 @@ def _measure_all(
 
 
 def _set_json(path: Path, found: Measures, unknown: tuple[str, ...]) -> dict[str, Any]:
-    """Return the measures; rows, never objects keyed by data."""
+    """Return the measures as JSON: rows, never objects keyed by data."""
     return {
         **asdict(found),
         "file": str(path),

@@ -1,4 +1,4 @@
-"""`bundle-router explain`: the whole chain of tests for one tool or bundle, at a step or in a recorded decision."""
+"""`bundle-router explain`: prints all tests of one tool or bundle, at a step or in a recorded decision."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _target(arguments: argparse.Namespace) -> str:
 
 
 def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
-    """Return the step that the options describe, under the config as it is."""
+    """Explain the step that the options describe, under the present config."""
     from bundle_router.wiring import Router
 
     missing = [f"--{name}" for name in ADDRESS if getattr(arguments, name) is None]
@@ -67,7 +67,7 @@ def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
 
 
 def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
-    """Return a decision as it was taken: its config, its facts, and what search and the model said then."""
+    """Explain a decision as it was made: with its config, its facts, and search's and the model's answers."""
     from bundle_router.core.records.replayed import catalog_from
 
     archive = archive_of(arguments)
@@ -84,7 +84,7 @@ def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]
 
 
 def _decision(decisions: Iterable[DecisionRecord], arguments: argparse.Namespace) -> DecisionRecord:
-    """Return the decision of the number, else the last at the named step, else the last."""
+    """Return the decision with the given number, else the last at the named step, else the last."""
     run_id, seq = arguments.run, arguments.seq
     named = {name: value for name in ADDRESS if (value := getattr(arguments, name)) is not None}
     all_decisions = list(decisions)

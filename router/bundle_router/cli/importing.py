@@ -1,4 +1,4 @@
-"""`bundle-router import`: the MCP settings of another program as servers and a first set of bundles."""
+"""`bundle-router import`: turns another program's MCP settings into servers and a first set of bundles."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _text_of(path: Path) -> str:
 
 
 def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the files of the project with these texts at their ends; nothing that stands in them is touched. What
-    can't be read back is refused: raises ConfigError."""
+    """Return the project's files with these texts appended; existing text is unchanged. Raises ConfigError if a result
+    can't be read back."""
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check

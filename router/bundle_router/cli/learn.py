@@ -1,4 +1,4 @@
-"""`bundle-router learn`: what past runs teach, what it would change, and accepting it."""
+"""`bundle-router learn`: shows what past runs teach and what it would change, and accepts it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ go back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's wo
 LEAST_VERSION = 8
 MANY_STEPS = 200
 STEP_S = 0.05
-"""Seconds that learning takes for a labelled step of thousands, at most."""
+"""Maximum seconds of learning per labelled step, with thousands of them."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of the runs. `unread`: runs that could not be learned from, and why."""
+    """What was read from the runs. `unread`: runs that could not be used, with the reason."""
 
     steps: list[PastStep] = field(default_factory=list)
     catalogs: dict[str, Catalog] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_runs(archive: RunArchive) -> _Read:
-    """Return the newest runs first, until there is enough; then in the order they were opened."""
+    """Read the newest runs first, until there are enough steps; return them in the order they were opened."""
     read = _Read()
     runs = archive.runs()
     if sys.stderr.isatty() and len(runs) > 100:
@@ -131,7 +131,7 @@ def _read_runs(archive: RunArchive) -> _Read:
 
 
 def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) -> list[PastStep]:
-    """Read the runs. Raises CorruptRun, StorageError, UnknownRun. A run that was tampered with teaches nothing."""
+    """Read one run. Raises CorruptRun, StorageError, UnknownRun. Runs that were tampered with are not used."""
     from bundle_router.core.records.replayed import catalog_from
 
     report = archive.verify(run_id)
@@ -179,7 +179,7 @@ def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning
 
 
 def _check_version(wanted: str, version: str) -> None:
-    """Accept what was printed, not what the logs have come to since."""
+    """Refuse to accept anything but the version that was printed: the logs may have grown since."""
     if wanted and (len(wanted) < LEAST_VERSION or not version.startswith(wanted)):
         raise RequestError(
             f"what the logs teach now is version {version}, not {wanted!r}: nothing was accepted",
@@ -341,7 +341,7 @@ def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
 
 
 def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
-    """Bundles are those of the config that the decision was taken under."""
+    """Check that the bundles are in the config that the decision was taken under."""
     from bundle_router.core.models.spelling import Suggester
     from bundle_router.core.records.replayed import catalog_from
 

@@ -1,11 +1,11 @@
 """`--local NAME=module:TOOLS`: an engine's own local tools, for the verbs that read its config.
 
-A config file names a local server and never code; this names code, and stands on the operator's command line, which
-says what runs anyway. Rules:
+A config file names a local server but never code. This option names code, and is on the operator's command line, which
+may run anything anyway. Rules:
 
-1. The module is imported as the engine imports it. Installed modules come first and this folder last, so that a file
-   lying here can't take the place of a library.
-2. What is wrong is a bad request, in one line; a defect in the module is named with its kind, not swallowed.
+1. The module is imported as the engine imports it. Installed modules come first and the current folder last, so that a
+   file there can't replace a library.
+2. An error is a bad request, in one line; a defect in the module is named with its kind, not swallowed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_local(parser: argparse.ArgumentParser) -> None:
 
 
 def local_servers(arguments: argparse.Namespace) -> dict[str, Sequence[LocalTool] | LocalServer]:
-    """Return the local servers that the options name. Imports their modules. Raises RequestError."""
+    """Import the options' modules, and return their local servers. Raises RequestError."""
     servers: dict[str, Sequence[LocalTool] | LocalServer] = {}
     for option in arguments.local:
         name, module, attribute = _parts(option)

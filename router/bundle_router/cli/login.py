@@ -1,4 +1,4 @@
-"""`bundle-router login`: a person authorizes a tool server, once."""
+"""`bundle-router login`: lets a person authorize a tool server, once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _server(catalog: Catalog, name: str) -> Server:
 
 
 def _show(url: str) -> None:
-    """Print the address for the person and nobody else: to open it is up to them."""
+    """Print the address for the person, who decides whether to open it."""
     print(f"Open this address in your browser, and come back here:\n\n  {visible(url)}\n", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`bundle-router eval --model`: labelled steps routed for real with several models and with none, side by side."""
+"""`bundle-router eval --model`: routes labelled steps for real with several models and with none, and compares them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compare_models(
     catalog: Catalog,
     memories: Memories | None,
 ) -> int:
-    """Exit status 0: figures are for people. Raises RequestError where there is nothing to route."""
+    """Return exit status 0: figures are for people. Raises RequestError if there is nothing to route."""
     from bundle_router.review.evaluation import unknown_ids
     from bundle_router.wiring.model_trials import ModelTrials
 

@@ -1,4 +1,4 @@
-"""What people and programs read: plain lines, tables, JSON. Nothing is printed that could steer a terminal."""
+"""Output for people and programs: plain lines, tables, JSON. Nothing printed can control a terminal."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ GAP: Final = 2
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented for a terminal and on one line for a pipe."""
+    """Print one JSON document, indented for a terminal and on one line for a pipe."""
     indent = 2 if sys.stdout.isatty() else None
     sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=True, default=str) + "\n")
 
 
 def say(text: str = "") -> None:
-    """Return a line of text, controls and invisible characters escaped."""
+    """Print a line of text, with controls and invisible characters escaped."""
     sys.stdout.write(visible(text) + "\n")
 
 
 def console() -> Console:
-    """Colour and boxes on a terminal; plain text, never wrapped, in a pipe."""
+    """Return a console with colour and boxes on a terminal, and plain unwrapped text in a pipe."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -41,10 +41,8 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On a
-    terminal that is too narrow for the longest word of each column, rows are paragraphs.
-
-    A column named `…>` is right-aligned."""
+    """Print a table: boxed and coloured on a terminal, without its empty columns; aligned columns in a pipe. On too
+    narrow a terminal for the longest word of each column, rows are paragraphs. A column named `…>` is right-aligned."""
     heads = [name.removesuffix(">") for name in columns]
     right = [name.endswith(">") for name in columns]
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
@@ -73,8 +71,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return what each column gets of a terminal's width: its longest word, and of what is left as much as it would
-    like; nothing where there is no room for that."""
+    """Return each column's share of a terminal's width: its longest word, and of the rest as much as it needs; empty if
+    there is too little room."""
     full = [max(map(len, column)) for column in columns]
     have = [max((len(word) for cell in column for word in cell.split()), default=1) for column in columns]
     room = width - GAP * len(columns) - sum(have)
@@ -106,7 +104,7 @@ def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Se
 
 
 def excerpt(lead: str, text: str) -> str:
-    """`lead` and what fits of `text` beside it on one line: line ends become `⏎`, and what is cut off is counted."""
+    """Return `lead` and as much of `text` as fits on one line: line ends become `⏎`, and the cut part is counted."""
     room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
     flat = _flat(text)
     if len(flat) <= room:
@@ -116,13 +114,13 @@ def excerpt(lead: str, text: str) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line: line ends become `⏎`."""
+    """Return the text on one line: line ends become `⏎`."""
     return visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
 
 
 def say_whole(lead: str, text: str, *, under: int) -> None:
-    """`lead` and the whole of `text`: on a terminal in lines of its width, the later ones `under` spaces in; in a pipe
-    on one line."""
+    """Print `lead` and the whole of `text`: on a terminal wrapped to its width, with later lines indented by `under`;
+    in a pipe on one line."""
     flat = _flat(text)
     if not sys.stdout.isatty():
         say(lead + flat)
@@ -136,15 +134,15 @@ def say_whole(lead: str, text: str, *, under: int) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print a JSON value for people: indented wherever it goes, controls and invisible characters escaped."""
+    """Print a JSON value for people: always indented, with controls and invisible characters escaped."""
     for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
         say(line)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error while the block runs, where that is a terminal. Yields what takes how much
-    of `total` is done."""
+    """Show a progress bar on standard error during the block, if that is a terminal. Yields the function that sets how
+    much of `total` is done."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return

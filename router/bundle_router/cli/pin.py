@@ -1,4 +1,4 @@
-"""`bundle-router pin`: review what servers list, and approve it."""
+"""`bundle-router pin`: reviews what servers list, and approves it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace) -> None:
-    """Show a first bundle where no bundle holds the server's tools yet, or with --write add it to bundles.toml."""
+    """Show a first bundle if no bundle holds the server's tools yet; with --write add it to bundles.toml."""
     from bundle_router.adapters.text_files import replace_texts
 
     if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):

@@ -1,4 +1,4 @@
-"""`bundle-router replay`: every recorded decision, taken again."""
+"""`bundle-router replay`: replays every recorded decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bundle_router.review.edit_places import Places
 from bundle_router.review.replaying import ReplayOutcome
 
 MAX_ROWS: Final = 50
-"""Differing decisions that are printed."""
+"""Maximum changed decisions that are printed."""
 MAX_NAMES: Final = 8
 EXAMPLES: Final = 3
 _WORDS: Final[tuple[tuple[ChangeKind, str, str], ...]] = (
@@ -42,8 +42,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 when any decision comes out with other bundles or tools, or, under its own config, otherwise at
-    all; of an early run (`RunHeader.is_early`) only other bundles count, and what else differs is named."""
+    """Return exit status 1 if any decision gives other bundles or tools or, under its own config, differs in any way.
+    For an early run (`RunHeader.is_early`) only other bundles count, and other differences are named."""
     from bundle_router.wiring.config_folders import load_with_places, open_replays
 
     archive = archive_of(arguments)
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:
-    """Return servers elsewhere of which no run has recorded how they stood."""
+    """Return the servers of the other config whose state no run has recorded."""
     servers = other.servers.values() if other is not None else ()
     return sorted(server.name for server in servers if server.traits.is_remote and server.name not in known)
 

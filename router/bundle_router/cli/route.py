@@ -1,4 +1,4 @@
-"""`bundle-router route`: one decision, recorded."""
+"""`bundle-router route`: makes one decision, and records it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time and does not repeat."""
+    """Return a unique id that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def wants_warm_up(router: Router, step: Step) -> bool:
-    """Return whether a model may be asked about the step: a process that ends with its answer waits for one."""
+    """Return whether a model may be asked about the step: then a short process must wait until it is ready."""
     settings = router.catalog.settings
     if not settings.model.names and settings.search.embeddings is None:
         return False
@@ -86,7 +86,7 @@ def _identity(decision: Decision) -> dict[str, object]:
 
 
 def show(decision: Decision) -> None:
-    """Print a decision for people: what is shown and why, what is not and why not."""
+    """Print a decision for people: what is shown and what is not, with the reasons."""
     say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
     for line in selection_lines(decision.search, decision.model):
         say(line)

@@ -1,4 +1,4 @@
-"""`bundle-router runs list|stats|search` over the read model: which runs, what they come to, where words stand."""
+"""`bundle-router runs list|stats|search` over the read model: runs, totals, and places of words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DESCENDING: Final = "-"
 
 
 def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> None:
-    """Add the options that say which runs; with `sorting`, in which order and how many."""
+    """Add the options that select runs; with `sorting`, also their order and number."""
     of = parser.add_argument_group("which runs", "runs that have each of these somewhere, not one call that has all")
     for facet in _LISTED:
         of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, ""))
@@ -53,7 +53,7 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
 
 
 def query_of(arguments: argparse.Namespace) -> RunQuery:
-    """Return what the options ask for. Raises RequestError for a time that is none."""
+    """Return the query of the options. Raises RequestError for an invalid time."""
     facets: list[tuple[Facet, str]] = [(facet, value) for facet in _LISTED for value in getattr(arguments, facet)]
     facets += [("mark", mark) for mark in MARKS if mark in arguments.mark or getattr(arguments, mark, False) is True]
     sort = (getattr(arguments, "sort", None) or "started").removeprefix(_DESCENDING)
@@ -87,7 +87,7 @@ def _time(text: str | None) -> str:
 
 
 def has_index(arguments: argparse.Namespace) -> bool:
-    """Return whether there is an index of the runs that the options name."""
+    """Return whether the runs of the options have an index."""
     from bundle_router.adapters.index import index_url
 
     url = index_url(archive_of(arguments).where, None if arguments.store else arguments.runs)
@@ -96,7 +96,7 @@ def has_index(arguments: argparse.Namespace) -> bool:
 
 @contextmanager
 def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
-    """Give the read model of the runs that the options name, up to date."""
+    """Yield the refreshed read model of the options' runs."""
     from bundle_router.adapters.index import RunIndex, index_url
 
     archive = archive_of(arguments)
@@ -120,7 +120,7 @@ def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
 
 
 def list_runs(arguments: argparse.Namespace) -> int:
-    """Print the runs that the options ask for."""
+    """Print the runs that match the options."""
     query = query_of(arguments)
     with index_of(arguments) as index:
         page = index.runs(query, facets=arguments.json)
@@ -140,11 +140,11 @@ def list_runs(arguments: argparse.Namespace) -> int:
 
 
 def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
-    """Say what only a route could pick under the config of the newest of the runs."""
+    """Return the line about bundles that only a route can bring in, under the config of the newest of the runs."""
     from bundle_router.core.records.replayed import catalog_from
 
     newest = max((run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None)
-    with suppress(CorruptRun, UnknownRun):  # `runs verify` is for those
+    with suppress(CorruptRun, UnknownRun):  # `runs verify` reports those
         if newest is not None and newest.decisions:
             return unpickable_line(catalog_from(archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)))
     return ""
@@ -163,14 +163,14 @@ def _cells(run: RunRow) -> Sequence[object]:
 
 
 def marks_of(run: RunRow) -> str:
-    """Return what stands out of a run, in words."""
+    """Return a run's notable marks, in words."""
     counted = (("denied", run.denied), ("failed", run.failed), ("degraded", run.degraded), ("media", run.media))
     words = [f"{count} {word}" for word, count in counted if count]
     return ", ".join([*words, *([run.problem] if run.problem else [])])
 
 
 def show_stats(arguments: argparse.Namespace) -> int:
-    """Print what the runs that the options ask for come to."""
+    """Print the totals of the runs that match the options."""
     with index_of(arguments) as index:
         found = index.stats(query_of(arguments))
     if arguments.json:
@@ -194,7 +194,7 @@ _MEASURES: Final = {
     "principals": ("runs>", "denied>"), "searched at every step": ("searches>", "steps>"),
     "denials by tool": ("count>", "code"), "failures by tool": ("count>", "outcome"),
 }  # fmt: skip
-"""What the columns of a table are, after its name."""
+"""The columns of a table after its name."""
 
 
 def _stat_cells(name: str, row: Tally) -> Sequence[object]:
@@ -210,7 +210,7 @@ def _stat_cells(name: str, row: Tally) -> Sequence[object]:
 
 
 def show_hits(arguments: argparse.Namespace) -> int:
-    """Print where the words stand."""
+    """Print the places of the words."""
     words = " ".join(arguments.words)
     with index_of(arguments) as index:
         hits = index.search(words, limit=max(1, arguments.limit))

@@ -1,4 +1,4 @@
-"""`bundle-router runs`: what recorded runs say, in a runs directory or a database."""
+"""`bundle-router runs`: reports on recorded runs, in a runs directory or a database."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
-    """Return where heads are kept, and what they are signed with, as the options or the config say, or None."""
+    """Return the store of run heads with its key, by the options or the config, or None."""
     from bundle_router.adapters.archive import kept_heads
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config.resolve import resolve
@@ -166,7 +166,7 @@ def _show_report(report: VerifyReport) -> None:
 
 
 def _secrets(archive: RunArchive, run_ids: list[str], *, as_json: bool) -> int:
-    """Say where lines of runs hold what today's rules would redact. Earlier rules may have let it pass."""
+    """Print the places in runs that today's rules would redact, and earlier rules may have let pass."""
     from bundle_router.adapters.redaction import SecretRedactor
 
     redactor = SecretRedactor()
@@ -283,7 +283,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def _passed_over(built: IndexBuild) -> int:
-    """Name the runs that could not be read; the status that says so."""
+    """Name the runs that could not be read; return the exit status."""
     for _, why in built.problems:
         sys.stderr.write(visible(f"bundle-router: passed over: {why}") + "\n")
     return CorruptRun.exit_code if built.problems else 0
@@ -304,7 +304,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     done = prune(archive, now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
     if done.deleted and not arguments.dry_run and has_index(arguments):
         with index_of(arguments):
-            pass  # it forgets what is gone
+            pass  # the refresh deletes rows of deleted runs
     if arguments.json:
         print_json(asdict(done))
         return 0

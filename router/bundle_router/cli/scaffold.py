@@ -1,4 +1,4 @@
-"""`bundle-router init`: a config of your own, commented, with JSON Schemas that editors understand."""
+"""`bundle-router init`: writes a commented config of your own, with JSON Schemas that editors understand."""
 
 from __future__ import annotations
 

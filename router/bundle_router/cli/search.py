@@ -1,7 +1,7 @@
-"""`bundle-router search`: what search makes of a request, without deciding anything.
+"""`bundle-router search`: shows how search ranks a request, without deciding anything.
 
 Bundles are ranked as `route()` ranks them for the first step of a run: with the memory and the thresholds in force, and
-with embeddings where the config names an embedder. Tools are ranked as `search_tools` ranks them.
+with embeddings if the config names an embedder. Tools are ranked as by `search_tools`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _step(arguments: argparse.Namespace, placed: bool) -> Step:
 
 
 def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
-    """Return what policy permits at the step, were every capability present and every server up."""
+    """Return what policy permits at the step, as if every capability were present and every server available."""
     from bundle_router.core.decide.decide import plan_for
 
     verdicts = plan_for(catalog, step, ()).verdicts

@@ -1,4 +1,4 @@
-"""`bundle-router serve`: decisions over HTTP and runs as MCP servers, until it is told to stop."""
+"""`bundle-router serve`: serves decisions over HTTP and runs as MCP servers, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--paste needs a run", advice="name one with --run, or a step to route")
     key = key_from_env(arguments.token_env) if arguments.token_env else new_key()
     if arguments.token_env:
-        del os.environ[arguments.token_env]  # what the tools start does not inherit it
+        del os.environ[arguments.token_env]  # so that programs started by tools do not inherit it
     with asyncio.Runner(loop_factory=faster_loop()) as runner:
         runner.run(_serve(arguments, step, key, clients))
     return 0
@@ -87,7 +87,7 @@ Clients = Mapping[str, Mapping[str, str]]
 
 
 def _clients(name: str) -> Clients:
-    """Return how one client, or all, are connected. Raises RequestError."""
+    """Return the connection texts of one client, or of all. Raises RequestError."""
     known = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
     if name != "all" and name not in known:
         raise RequestError(f"--paste {name!r} is no client", advice=f"use all, {', '.join(known)}")
@@ -95,14 +95,14 @@ def _clients(name: str) -> Clients:
 
 
 def _print_pasted(clients: Clients, endpoint: Endpoint, run_id: str) -> None:
-    """Print the texts with the run's own token, which opens it and nothing else."""
+    """Print the texts with the run's own token, which opens only this run."""
     for name, client in clients.items():
         text = client["text"].strip().replace("{url}", endpoint.url(run_id)).replace("{token}", endpoint.token(run_id))
         print(f"\n--- {name}: {client['where']}; its token opens this run alone\n{text}", flush=True)
 
 
 def _first_step(arguments: argparse.Namespace) -> Step | None:
-    """Return the step to route before serving; None where the options name none."""
+    """Return the step to route before serving; None if the options describe none."""
     named = [name for name in ADDRESS if getattr(arguments, name)]
     if not named:
         return None
@@ -142,14 +142,14 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
 
 
 def _spare_collector() -> None:
-    """Keep garbage collections, during which nobody is answered, from looking through what stays to the end."""
-    import_module("bundle_router.serving.mcp.protocol")  # loaded beside: this waits for it
+    """Exclude permanent objects from garbage collections, during which no request is answered."""
+    import_module("bundle_router.serving.mcp.protocol")  # loaded in another thread: this waits for it
     gc.freeze()
 
 
 @contextmanager
 def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, Any]]:
-    """Yield what `serve` is given for people; nothing where only agents are served."""
+    """Yield the pages' arguments of `serve`; none if only agents are served."""
     if arguments.mcp_only:
         yield {}
         return
@@ -169,7 +169,7 @@ def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, 
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
-    """Return what `--compare NAME=FOLDER` says. Raises RequestError."""
+    """Return the name and folder of `--compare NAME=FOLDER`. Raises RequestError."""
     name, equals, folder = text.partition("=")
     if not equals or not name or not Path(folder).is_dir():
         raise RequestError(f"--compare {text!r} names no folder", advice="write --compare branch=../branch/config")
@@ -177,12 +177,12 @@ def _named_folder(text: str) -> tuple[str, Path]:
 
 
 async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> str | None:
-    """Return the run to name: routed, or found on disk. Raises UnknownRun."""
+    """Return the run to name: newly routed, or found on disk. Raises UnknownRun."""
     if step is not None:
         if wants_warm_up(router, step):
             await router.warm_up()
         await router.route(step)
-        await router.tools(step.run_id)  # asks those that have to be asked before they can be shown
+        await router.tools(step.run_id)  # contacts the servers that must be asked before their tools are shown
         return step.run_id
     if run_id is not None:
         await router.endpoint.decision_id(run_id)
@@ -190,7 +190,7 @@ async def _begin_run(router: Router, step: Step | None, run_id: str | None) -> s
 
 
 async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> None:
-    """Route the step again when what that would go by of its servers changed; more seldom, the more often it does."""
+    """Route the step again when the facts about its servers change; less often, the more often they do."""
     pause_s = _SHORTEST_S
     while True:
         await asyncio.sleep(pause_s)
@@ -209,7 +209,7 @@ async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> Non
 
 
 def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:
-    """Where it is, on standard output; what opens it, on standard error and only if nobody knows it yet."""
+    """Print the address on standard output; a generated token on standard error."""
     if not arguments.token_env and not arguments.tokens:
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
     url, notices = endpoint.url(run_id or "RUN"), _FOLLOWING if arguments.follow else _NOT_FOLLOWING

@@ -23,7 +23,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def config_folder(arguments: argparse.Namespace) -> str | None:
-    """Return the config folder that was named, or `config` where it exists; None: the shipped config."""
+    """Return the named config folder, or `config` if it exists; None: the shipped config."""
     if arguments.config is not None:
         return str(arguments.config)
     return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
@@ -34,7 +34,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_archive(parser: argparse.ArgumentParser) -> None:
-    """Where runs are kept."""
+    """Add the options for the place of runs."""
     add_runs(parser)
     parser.add_argument("--store", metavar="URL", help="the database that holds the runs instead: postgresql://…")
 
@@ -61,7 +61,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
 
 
 def open_router(arguments: argparse.Namespace) -> Router:
-    """Return the router that the options describe. What a config file can't grant itself comes from here alone."""
+    """Return the router that the options describe. Only options grant what a config file can't grant itself."""
     from bundle_router.wiring import Router
 
     return Router.open(
@@ -82,7 +82,7 @@ ADDRESS = ("workflow", "role", "step")
 
 
 def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options that say where the workflow stands."""
+    """Add the options for the workflow's present step."""
     for name in ADDRESS:
         parser.add_argument(f"--{name}", required=required)
     parser.add_argument("--goal", default="", help="what the step is to achieve")
@@ -98,7 +98,7 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 
 
 def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
-    """Return the step that the options describe. Raises InvalidStep with what is wrong with them."""
+    """Return the step that the options describe. Raises InvalidStep, which names the errors."""
     policy = None
     if arguments.allow is not None or arguments.deny or arguments.trust is not None:
         policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)

@@ -1,4 +1,4 @@
-"""What a run did, in order: each step with what it saw and why, under it its calls and what came of them."""
+"""The timeline of a run: each step with what it saw and why, and below it its calls with their results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunSummary
 
 MAX_EXCERPT: Final = 600
-"""Characters of what an agent was told instead of a result: the reason comes first, then what would have been there."""
+"""Maximum characters of the text that an agent got instead of a result: the reason first, then the expected result."""
 
 
 def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ()) -> None:
-    """Decisions, calls and requests passed on, with the time of each; between them the runs that began below this one.
-    A call stands under its end, or its start where no end was recorded."""
+    """Print decisions, calls and passed-on requests with their times, and between them the sub-runs that began. A call
+    is listed at its end, or at its start if no end was recorded."""
     waiting = list(sub_runs)
     finished = {record.call_id: record.seq for record in records if isinstance(record, CallFinished)}
     started = {record.call_id: record for record in records if isinstance(record, CallStarted)}
@@ -71,7 +71,7 @@ def _show_step(record: DecisionRecord) -> None:
 
 
 def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
-    """Yield what the engine said of the step beside where it stands, as far as it said anything."""
+    """Yield the engine's fields of the step besides its address, if it set any."""
     step = record.step
     if record.branch:
         yield "branch", record.branch
@@ -107,7 +107,7 @@ def _show_ended(
     text = record.result or ""
     if record.outcome == "ok" and text:
         say(excerpt("        gave ", text))
-    elif text:  # not what the agent asked for, but what it was told instead
+    elif text:  # no result, but the text that the agent got instead
         shown = text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT].rstrip()} … ({len(text):,} characters)"
         say_whole("        gave ", shown, under=13)
     for artifact in record.artifacts:

@@ -1,4 +1,4 @@
-"""`bundle-router token`: a bearer token of the service, shown once and kept as its SHA-256."""
+"""`bundle-router token`: creates a bearer token of the service, prints it once and stores its SHA-256."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bundle-router tools`: what a run's current decision shows."""
+"""`bundle-router tools`: shows the array of a run's current decision."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Starts an agent beside its own proxy, and writes the launchers that do so for good.
+"""Starts an agent beside its own proxy, and writes launchers that always do so.
 
 Rules:
-1. Nothing of the agent's own files is changed: it is pointed at the proxy by its environment, by an option, or by a
-   temporary folder that goes with it.
-2. The upstream is the one that the agent would have asked, and is fixed when the proxy starts.
+1. The agent's own files are not changed: its environment, an option, or a temporary folder points it to the proxy.
+2. The upstream is the one that the agent would have used, and is fixed when the proxy starts.
 3. If the proxy does not start or does not answer, the agent starts without it.
 """
 
@@ -34,7 +33,7 @@ MARK: Final = "BUNDLE_ROUTER_DEFERRAL"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an agent is started: its words, what is added to its environment, and the upstream it would have asked."""
+    """How an agent is started: its command line, additions to its environment, and the upstream it would have used."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +58,7 @@ def _value_at(value: Any, *keys: str) -> Any:
 
 
 class AgentPlaces:
-    """Where the known agents keep what decides which upstream they ask."""
+    """The files in which the known agents configure their upstream."""
 
     def __init__(self, home: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self.home, self.folder, self.environment = home, folder, environment
@@ -67,7 +66,7 @@ class AgentPlaces:
         self.claude = Path(named) if named else home / ".claude"
 
     def claude_setting(self) -> str:
-        """Return the base URL that a settings file gives Claude Code; it beats the environment."""
+        """Return Claude Code's base URL in a settings file, which overrides the environment."""
         places: dict[Scope, Path] = {
             "managed": Path("/etc/claude-code/managed-settings.json"),
             "local": self.folder / ".claude/settings.local.json",
@@ -85,7 +84,7 @@ class AgentPlaces:
         return Path(named) if named else self.home / ".cline/data/settings/providers.json"
 
     def upstream(self, agent: str) -> str:
-        """Return the base URL that an agent would ask, without `/v1`."""
+        """Return the base URL that an agent would use, without `/v1`."""
         found: Any = self.environment.get("ANTHROPIC_BASE_URL") or DEFAULT_UPSTREAM
         if agent == "claude":
             found = self.claude_setting() or found
@@ -110,7 +109,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path) -> Launch:
-    """Return how to start an agent so that it asks the proxy on `port`; `scratch` may hold files for as long."""
+    """Return how to start an agent that uses the proxy on `port`; `scratch` is a folder for its temporary files."""
     base = f"http://127.0.0.1:{port}"
     agent = agent_of(command)
     off = places.environment.get("NO_PROXY") or places.environment.get("no_proxy") or ""
@@ -118,7 +117,7 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
     common = {"ANTHROPIC_BASE_URL": base, "NO_PROXY": direct, "no_proxy": direct, MARK: "1"}
     if agent == "claude":
         words = tuple(command)
-        if places.claude_setting():  # a settings file beats the environment, and this option beats both
+        if places.claude_setting():  # a settings file overrides the environment, and this option overrides both
             words = (command[0], "--settings", json.dumps({"env": {"ANTHROPIC_BASE_URL": base}}), *command[1:])
         return Launch(words, common)
     if agent == "opencode":
@@ -142,7 +141,7 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
 
 @contextlib.asynccontextmanager
 async def proxy_running(upstream: str, rules: DeferralRules, state: Path, runs: Path) -> AsyncIterator[int]:
-    """Run a proxy while the block runs, and yield its port once it answers. Raises OSError where it can't."""
+    """Run a proxy during the block, and yield its port once it answers. Raises OSError."""
     from bundle_router.deferral.numbers import NumbersLog
     from bundle_router.deferral.proxy import DeferralProxy, listen, serve
     from bundle_router.deferral.store import HiddenStore
@@ -162,7 +161,7 @@ async def proxy_running(upstream: str, rules: DeferralRules, state: Path, runs: 
 
 
 async def healthy(port: int) -> None:
-    """Ask a proxy whether it is well. Raises OSError where it is not."""
+    """Check a proxy's health. Raises OSError if it is not healthy."""
     from bundle_router.deferral.proxy import HEALTH
 
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -185,7 +184,7 @@ async def run_agent(
     upstream: str = "",
     say: Callable[[str], None] = lambda _text: None,
 ) -> int:
-    """Run an agent beside a proxy, and return its exit status. Without a proxy that answers, it runs alone."""
+    """Run an agent beside a proxy, and return its exit status. If the proxy does not answer, run it alone."""
     upstream = upstream or places.upstream(agent_of(command))
     async with contextlib.AsyncExitStack() as stack:
         started = Launch(tuple(command))
@@ -206,7 +205,7 @@ async def _run(started: Launch, environment: Mapping[str, str]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _send, process, number)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the agent too, which decides
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the agent too: the agent decides
     try:
         status = await process.wait()
     finally:
@@ -221,13 +220,13 @@ def _send(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 def find_agent(name: str, path: str, launchers: Path) -> str | None:
-    """Return the agent's own program: the first on the path that is none of our launchers."""
+    """Return the agent's own program: the first on the path that is not one of our launchers."""
     folders = [folder for folder in path.split(os.pathsep) if folder and Path(folder) != launchers]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
 def launcher_text(agent: str, program: str) -> bytes:
-    """Return the text of a launcher. Where this program is gone or broken, it starts the agent alone."""
+    """Return the text of a launcher. If this program is gone or broken, it starts the agent alone."""
     own = f"{shlex.quote(sys.executable)} -m bundle_router"
     real = shlex.quote(program)
     return f"""#!/bin/sh

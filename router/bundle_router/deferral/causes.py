@@ -1,10 +1,10 @@
-"""Which requests deferred their tools, and why the others did not. Pure; the table of causes is data (`causes.toml`).
+"""Judges which requests deferred their tools, and why others did not. Pure; the causes are data (`causes.toml`).
 
 Rules:
-1. State comes from the best evidence there is: the recorded request, else a prompt snapshot, else a search that
-   succeeded, else an inventory together with a known mode; else it is unknown, and unknown is never a finding.
-2. What a transcript records explains a request before what the config says today.
-3. A cause counts only in the versions it existed in.
+1. The state comes from the best evidence: the recorded request, else a prompt snapshot, else a successful search, else
+   an inventory together with a known mode; else it is unknown, and unknown is never a finding.
+2. What a transcript recorded takes precedence over what the config says today.
+3. A cause counts only in the versions in which it existed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NO_BETAS: Final = "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"
 BASE_URL: Final = "ANTHROPIC_BASE_URL"
 VERTEX: Final = "CLAUDE_CODE_USE_VERTEX"
 ENVIRONMENT: Final = (SWITCH, NO_BETAS, BASE_URL, VERTEX)
-"""The only environment variables whose values are looked at; of the base URL, the host alone."""
+"""The only environment variables whose values are read; of the base URL, only the host."""
 FIRST_PARTY: Final = "api.anthropic.com"
 PLAIN_BETAS: Final = frozenset(("claude-code-20250219", "interleaved-thinking-2025-05-14"))
-"""What 2.1.329 still sends with experimental betas disabled."""
+"""Betas that 2.1.329 still sends with experimental betas disabled."""
 INVENTORY_SINCE: Final = (2, 1, 121)
 SHAPES_SINCE: Final = (2, 1, 300)
 DEFAULT_SHARE: Final = 10
@@ -37,7 +37,7 @@ Mode = Literal["unset", "on", "off", "auto", "auto-100"]
 
 
 class VersionedRow(BaseModel):
-    """A row of data that holds in the versions from `since` to `until`."""
+    """A row of data for the versions from `since` to `until`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +46,7 @@ class VersionedRow(BaseModel):
     until: str = ""
 
     def exists_in(self, version: str) -> bool:
-        """Return whether the row holds in that version; one that can't be read is taken to be recent."""
+        """Return whether the row applies to that version; an unreadable version counts as recent."""
         number = version_number(version) or (9, 9, 9)
         first, last = version_number(self.since), version_number(self.until)
         return (first is None or number >= first) and (last is None or number <= last)
@@ -58,7 +58,7 @@ class CauseRow(VersionedRow):
     id: str
     title: str
     type: str
-    """What to type where `apply` has no plan."""
+    """Command for a cause without a plan of `apply`."""
     fix: str
 
 
@@ -90,21 +90,21 @@ def parse_table(text: str) -> CauseTable:
 
 
 def version_number(version: str) -> tuple[int, ...] | None:
-    """Return `2.1.329` as numbers; None where it is no such version."""
+    """Return `2.1.329` as numbers; None for any other text."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     return tuple(int(part) for part in found.groups()) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class SearchMode:
-    """What ENABLE_TOOL_SEARCH asks for. `share` is auto's percentage of the context window."""
+    """The mode of ENABLE_TOOL_SEARCH. `share` is auto's percentage of the context window."""
 
     mode: Mode
     share: int = DEFAULT_SHARE
 
 
 def search_mode(value: str | None) -> SearchMode:
-    """Read ENABLE_TOOL_SEARCH as Claude Code 2.1.329 does: what it does not know means on."""
+    """Parse ENABLE_TOOL_SEARCH as Claude Code 2.1.329 does: unknown values mean on."""
     if value is None:
         return SearchMode("unset")
     word = value.strip().lower()
@@ -130,7 +130,7 @@ _GENERATION: Final = re.compile(
 
 
 def generation(model: str) -> tuple[str, int, int] | None:
-    """Return a Claude model's family, generation and minor version; None for a model of another name."""
+    """Return a Claude model's family, generation and minor version; None for other names."""
     found = _GENERATION.search(model.replace("_", "-").lower())
     if found is None:
         return None
@@ -142,14 +142,14 @@ def generation(model: str) -> tuple[str, int, int] | None:
 
 
 def can_search(model: str) -> bool | None:
-    """Say whether a model takes deferred tools: generation 4.5 or later. None for a model that is not known."""
+    """Return whether a model accepts deferred tools: generation 4.5 or later. None for an unknown model."""
     known = generation(model)
     return None if known is None else known[1:] >= (4, 5)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting's value and where it stands: a file and key path, or `environment`."""
+    """A setting's value and its place: a file and key path, or `environment`."""
 
     value: str
     where: str
@@ -157,7 +157,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What today's config says for one project: the named variables, and where the search tool is denied."""
+    """Today's settings of one project: the named variables, and where the search tool is denied."""
 
     variables: Mapping[str, Setting]
     denied: str = ""
@@ -173,7 +173,7 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True)
 class RequestJudgement:
-    """A request's state, the evidence for it, and for one that is off why and where that is set."""
+    """A request's state with its evidence; if it is off, also why, and where that is set."""
 
     state: State
     evidence: Evidence
@@ -183,7 +183,7 @@ class RequestJudgement:
 
 
 def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> RequestJudgement:
-    """Return the state of a request and, where it is off, the cause."""
+    """Return the state of a request and, if it is off, the cause."""
     state, evidence = request.state, request.evidence
     if state == "unknown":
         state, evidence = _by_inventory(request, settings)
@@ -196,7 +196,7 @@ def judge(request: RequestFacts, settings: AgentSettings, table: CauseTable) -> 
 
 
 def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State, Evidence]:
-    """Judge by the inventory, which says something with a known mode only: `auto` writes one and defers nothing."""
+    """Judge by the inventory, which is evidence only with a known mode: `auto` writes one and defers nothing."""
     number = version_number(request.version)
     if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
         return "unknown", "none"
@@ -209,7 +209,7 @@ def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State
 
 
 def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, str, str]]:
-    """Return the causes that fit, the best founded first, each with where it is set and a detail."""
+    """Return the matching causes, the best supported first, each with its place and a detail."""
     found: list[tuple[str, str, str]] = []
     if request.after_refusal:
         found.append(("held-off" if request.after_refusal == "held" else "endpoint-refused", "", "recorded"))
@@ -217,7 +217,7 @@ def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, s
     model = generation(request.model)
     if model is not None and (model[1] < 4 or (model[0] == "haiku" and model[1:] < (4, 5))):
         found.append(("model-unsupported", "", request.model))
-    if request.inventory:  # what else switches it off leaves no inventory
+    if request.inventory:  # the other causes leave no inventory
         found.append(("auto-below-threshold", settings.where(SWITCH), "recorded"))
     if is_truthy(settings.value(NO_BETAS)):
         found.append(("experimental-betas-disabled", settings.where(NO_BETAS), ""))

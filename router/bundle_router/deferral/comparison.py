@@ -1,4 +1,4 @@
-"""What a change was worth: requests before it beside requests after it. Pure."""
+"""Measures the effect of a change: requests before it beside requests after it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from bundle_router.deferral.transcript import RequestFacts
 
 MIN_REQUESTS: Final = 10
-"""Requests on each side that a comparison needs."""
+"""Minimum requests on each side of a comparison."""
 HIT_RATE_POINTS: Final = 0.05
 LESS: Final = 0.9
 MORE: Final = 1.05
@@ -19,7 +19,7 @@ EffectState = Literal["measured", "pending", "no effect", "worse"]
 
 @dataclass(slots=True)
 class RequestSample:
-    """Requests of one side: how many, their definitions' tokens, what was read from the cache, searches."""
+    """Requests of one side: their number, their definitions' tokens, cache reads, searches."""
 
     requests: int = 0
     sized: int = 0
@@ -60,7 +60,7 @@ class RequestSample:
 
 @dataclass(slots=True)
 class Effect:
-    """A change and the requests on its two sides. `project` limits it to one folder's requests."""
+    """A change, with the requests before and after it. `project` limits it to one folder's requests."""
 
     identity: str
     description: str
@@ -111,7 +111,7 @@ class Effect:
 
 
 def effect_of(entry: Mapping[str, Any]) -> Effect | None:
-    """Return the comparison that belongs to a journal entry; None for one that changed no agent's settings."""
+    """Return the comparison for a journal entry; None if it changed no agent's settings."""
     if entry.get("kind") != "settings" or "applied" not in entry:
         return None
     return Effect(

@@ -34,7 +34,7 @@ def cause_table() -> CauseTable:
 
 
 class AgentFiles:
-    """Where Claude Code keeps its config and transcripts, for one home folder and one environment."""
+    """The places of Claude Code's config and transcripts, for one home folder and one environment."""
 
     def __init__(self, home: Path, environment: Mapping[str, str], managed: Path = MANAGED) -> None:
         self.home, self.environment, self.managed = home, environment, managed
@@ -44,12 +44,12 @@ class AgentFiles:
         self._settings: dict[str, AgentSettings] = {}
 
     def transcripts(self, since: float = 0.0) -> list[Path]:
-        """Return the transcripts, those of sub-agents after their session's own, that were changed after `since`."""
+        """Return the transcripts that were changed after `since`, those of sub-agents after their session's own."""
         found = (path for path in (self.folder / "projects").rglob("*.jsonl") if path.is_file())
         return sorted(path for path in found if path.stat().st_mtime >= since)
 
     def config(self, cwd: str) -> tuple[list[SettingsFile], list[AlwaysLoad]]:
-        """Return the settings files that hold for a project, and the servers marked `alwaysLoad`."""
+        """Return the settings files of a project, and the servers marked `alwaysLoad`."""
         project = Path(cwd) if cwd else None
         places: list[tuple[Path, Scope]] = [
             (self.managed, "managed"),
@@ -70,7 +70,7 @@ class AgentFiles:
         return files, marks
 
     def settings(self, cwd: str) -> AgentSettings:
-        """Return what holds for a project today. Asked for many projects, only the first thousand are kept."""
+        """Return today's settings of a project. Caches the first thousand projects."""
         if cwd not in self._settings:
             if len(self._settings) >= MAX_PROJECTS:
                 self._settings.clear()
@@ -78,7 +78,7 @@ class AgentFiles:
         return self._settings[cwd]
 
     def profiles(self) -> list[ProfileLine]:
-        """Return the lines of shell profiles that switch deferral."""
+        """Return the lines of shell profiles that set a deferral variable."""
         found = []
         for name in PROFILES:
             data = _read(self.home / name)
@@ -88,7 +88,7 @@ class AgentFiles:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return a file's bytes; None where there is none that can be read."""
+    """Return a file's bytes; None if there is no readable one."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             return None
@@ -98,7 +98,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def lines_of(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
-    """Yield each line and where it ends in the file; of a line over `limit` an unreadable piece stands for the rest."""
+    """Yield each line and its end position in the file; a line over `limit` is replaced by an unreadable piece."""
     at = 0
     with path.open("rb") as file:
         while line := file.readline(limit):
@@ -113,7 +113,7 @@ def lines_of(path: Path, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, i
 
 
 class TranscriptReader:
-    """Streams the requests of many transcripts; `damaged` and `lines` add up over them, `at` is how far it read."""
+    """Streams the requests of many transcripts; `damaged` and `lines` are totals, `at` is the position read to."""
 
     def __init__(self, table: CauseTable, count: Counter | None = None) -> None:
         self.lines = self.damaged = self.unreadable = self.at = 0
@@ -137,7 +137,7 @@ class TranscriptReader:
 
 
 def router_savings(runs: Path) -> RouterSavings:
-    """Add up the exposure that the router's own decisions recorded."""
+    """Sum the exposure that the router's own decisions recorded."""
     savings = RouterSavings()
     for path in sorted(runs.glob("*/routing.jsonl")):
         savings.runs += 1

@@ -1,7 +1,7 @@
-"""Adds requests up into findings: what switched deferral off, since when, how often, and what it cost. Pure.
+"""Sums requests up into findings: what switched deferral off, since when, how often, and at what cost. Pure.
 
-Definitions stand at the front of a prompt, so a request paid for them first out of its cache reads, then out of its
-cache writes, then out of its plain input, and never more than it was billed.
+Definitions are at the front of a prompt. So a request paid for them first out of its cache reads, then out of its cache
+writes, then out of its plain input, and never more than it was billed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ APPLICABLE: Final = frozenset(
         *("toolsearch-denied", "base-url-gate", "alwaysload-unused"),
     )
 )
-"""Causes that `apply` has a plan for, where they are set in a file."""
+"""Causes that `apply` has a plan for, if they are set in a file."""
 
 
 BY_SHARE: Final = frozenset(("auto-below-threshold", "auto-100"))
@@ -40,7 +40,7 @@ BY_SHARE: Final = frozenset(("auto-below-threshold", "auto-100"))
 
 @dataclass(slots=True)
 class Share:
-    """What definitions cost: bytes and tokens as sent, and the billed tokens they account for."""
+    """The cost of definitions: bytes and tokens as sent, and their billed tokens."""
 
     tools: int = 0
     bytes: int = 0
@@ -54,13 +54,13 @@ class Share:
 
 
 def fitting_switch(tokens: int) -> str:
-    """Return the setting with the largest share of the context window that so many tokens of definitions exceed."""
+    """Return the setting with the largest share of the context window that this many tokens of definitions exceed."""
     share = (tokens * 100 - 1) // WINDOW_TOKENS
     return f"auto:{share}" if share >= 1 else "true"
 
 
 def split_cost(tokens: int, usage: Usage) -> Usage:
-    """Split definitions' tokens into what a request read from the cache, wrote to it and paid in full."""
+    """Split definitions' tokens into those that a request read from the cache, wrote to it and paid in full."""
     read = min(tokens, usage.cache_read)
     write = min(tokens - read, usage.cache_write)
     return Usage(min(tokens - read - write, usage.plain), write, read)
@@ -109,7 +109,7 @@ class Group:
 
 @dataclass(slots=True)
 class Pinned:
-    """A server that stood upfront although deferral was on."""
+    """A server whose tools were upfront although deferral was on."""
 
     sessions: set[int] = field(default_factory=set)
     requests: int = 0
@@ -139,9 +139,9 @@ class Finding:
     type: str
     source: str
     value: str = ""
-    """What `apply` would set, where it sets something."""
+    """The value that `apply` would set, if it sets one."""
     keys: tuple[str, ...] = ()
-    """The keys that lead to what `apply` would remove, where `where` does not spell them out."""
+    """The keys of what `apply` would remove, if `where` does not spell them out."""
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "servers"}
@@ -160,7 +160,7 @@ class Audit:
         self.pinned: defaultdict[str, Pinned] = defaultdict(Pinned)
         self._calls: Counter[str] = Counter()
         self._in_force: set[str] = set()
-        """Where the settings stand that hold in a project of which a request was seen."""
+        """Places of the settings that apply in a project with a recorded request."""
         self._files: dict[str, SettingsFile] = {}
         self._always: dict[tuple[str, tuple[str, ...]], AlwaysLoad] = {}
 
@@ -169,7 +169,7 @@ class Audit:
         self._always.update({(mark.path, mark.keys): mark for mark in always})
 
     def add(self, request: RequestFacts, settings: AgentSettings) -> RequestJudgement:
-        """Count one request, and return how it was judged."""
+        """Count one request, and return its judgement."""
         judgement = judge(request, settings, self.table)
         self.outcomes[request.outcome] += 1
         if request.outcome != "served":
@@ -204,7 +204,7 @@ class Audit:
             share.plain += cost.plain
 
     def findings(self) -> list[Finding]:
-        """Return what was found, the most expensive first."""
+        """Return the findings, the most expensive first."""
         found = [self._off_finding(cause, where, group) for (cause, where), group in self.groups.items()]
         found += [
             self._threshold(where, group)
@@ -283,8 +283,8 @@ class Audit:
         return found
 
     def _only_set(self) -> list[Finding]:
-        """Return settings that switch deferral off, of which no request has shown it yet. One that another file
-        overrides in every project that was seen is not among them."""
+        """Return settings that switch deferral off, without a request that shows it yet. Excludes those that another
+        file overrides in every recorded project."""
         seen = {where for _cause, where in self.groups}
         found = []
         for file in self._files.values():
@@ -305,7 +305,7 @@ class Audit:
         return not self.served or where in self._in_force
 
     def _set(self, cause: str, where: str, detail: str, value: str = "") -> Finding:
-        """Return a finding of the config alone."""
+        """Return a finding based only on the config."""
         row = self.table[cause]
         return Finding(
             cause=cause,
@@ -330,7 +330,7 @@ class Audit:
 
 @dataclass(slots=True)
 class RouterSavings:
-    """What the router's own decisions kept out of prompts: tokens shown beside tokens of all permitted tools."""
+    """What the router's own decisions kept out of prompts: tokens shown, and tokens of all permitted tools."""
 
     runs: int = 0
     decisions: int = 0
@@ -355,7 +355,7 @@ class RouterSavings:
 
 
 def command_for(finding: Finding) -> str:
-    """Return what to type about a finding: the verb where it has a plan."""
+    """Return the command for a finding: the verb, if it has a plan."""
     editable = finding.where and finding.where != "environment"
     if finding.cause in APPLICABLE and (editable or finding.cause == "base-url-gate"):
         return f"bundle-router deferral apply {finding.cause}"
@@ -363,7 +363,7 @@ def command_for(finding: Finding) -> str:
 
 
 def sum_servers(findings: Sequence[Finding]) -> list[tuple[str, dict[str, int]]]:
-    """Add up what each server's definitions cost over the findings that switched deferral off."""
+    """Sum what each server's definitions cost over the findings that switched deferral off."""
     sums: dict[str, Counter[str]] = {}
     for finding in findings:
         for server, share in finding.servers:

@@ -1,10 +1,10 @@
-"""Takes tool searches out of an answer before the client sees them, and notes what is needed to put them back. Pure.
+"""Removes tool searches from an answer before the client sees them, and notes what is needed to put them back. Pure.
 
 Rules:
 1. `server_tool_use` of the search tool and `tool_search_tool_result` are hidden; every other block passes.
-2. Without thinking they are dropped and the later blocks renumbered. With thinking (asked for, or before the first
+2. Without thinking they are dropped and the later blocks renumbered. With thinking (requested, or before the first
    search) each becomes a short text block, so that signed thinking keeps its place even if the notes are lost.
-3. A stream without a search passes byte for byte. Notes hold names and queries, nothing else of an answer.
+3. A stream without a search passes byte for byte. Notes hold only names and queries of an answer.
 4. An answer that would be left without any block gets one placeholder.
 """
 
@@ -23,26 +23,25 @@ SEARCH_PREFIX: Final = "tool_search_tool"
 RESULT: Final = "tool_search_tool_result"
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
-"""How much of an answer passes before it is read: until then a search, or none, decides whether that is needed."""
+"""Bytes of an answer that pass before it is parsed: until then it is known whether there is a search."""
 _PLACEHOLDER: Final = re.compile(r"\[tool search (?:result )?(\S+)\]")
 _EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _LINE: Final = re.compile(r"\r\n|\n|\r")
 _MARKS: Final = (b"tool_search_tool", b"pause_turn")
-"""One of these is in every event that has to be looked at."""
+"""Every event that has to be parsed contains one of these."""
 
 
 BlockKind = Literal["use", "result"]
 
 
 class BrokenAnswer(ValueError):
-    """The answer is not what the API documents, or too large to filter."""
+    """The answer is not in the API's documented form, or too large to filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenBlock:
-    """A block that the client did not see: names and queries only, and where it stood.
-
-    `visible` blocks of the answer came before it; `before` is the id of the tool call right after it, if one was."""
+    """A block hidden from the client: only names and queries, and its place. `visible` blocks of the answer came before
+    it; `before` is the id of the tool call right after it, if there was one."""
 
     kind: BlockKind
     id: str
@@ -58,7 +57,7 @@ class HiddenBlock:
         return replace(self, references=names)
 
     def as_text(self) -> str:
-        """Return the block as the API had sent it, as JSON."""
+        """Return the block as JSON, as the API sent it."""
         return json.dumps(self.as_block(), separators=(",", ":"))
 
     def as_block(self) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def is_hidden(block: Any) -> bool:
 
 
 def hidden_block(block: dict[str, Any], visible: int) -> HiddenBlock:
-    """Return what is noted of a block."""
+    """Return the note about a block."""
     if block["type"] == "server_tool_use":
         query = json.dumps(block.get("input") or {}, separators=(",", ":"))
         return HiddenBlock("use", str(block.get("id")), visible, name=str(block.get("name")), input=query)
@@ -109,7 +108,7 @@ def placeholder_for(block: HiddenBlock) -> str:
 
 
 def placeholder_id(block: Any) -> str | None:
-    """Return the search that a text block stands for; None for any other block."""
+    """Return the id of the search that a text block is the placeholder of; None for any other block."""
     if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
         return None
     found = _PLACEHOLDER.fullmatch(block["text"].strip())
@@ -117,15 +116,15 @@ def placeholder_id(block: Any) -> str | None:
 
 
 def shown_blocks(content: Any) -> list[dict[str, Any]]:
-    """Return an assistant message's blocks; a plain string is one text block."""
+    """Return an assistant message's blocks; a plain string counts as one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
-    """Return the key of an answer as its client shows it again: the id of its first tool call, else a digest of its
-    text and of the prompt before it. "" where it has neither."""
+    """Return the key of an answer in its client's later requests: the id of its first tool call, else a digest of its
+    text and of the prompt before it. "" if it has neither."""
     for block in blocks:
         if block.get("type") == "tool_use" and block.get("id"):
             return f"call:{block['id']}"
@@ -134,7 +133,7 @@ def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
 
 
 def keeps_places(blocks: Sequence[dict[str, Any]], asked: bool) -> bool:
-    """Return whether searches become placeholders: where thinking was asked for, or stands before the first search."""
+    """Return whether searches become placeholders: if thinking was requested, or is before the first search."""
     for block in blocks:
         if is_hidden(block):
             return asked
@@ -146,7 +145,7 @@ def keeps_places(blocks: Sequence[dict[str, Any]], asked: bool) -> bool:
 def notes_of(
     blocks: Sequence[dict[str, Any]], prompt: str, *, placeholders: bool
 ) -> dict[str, tuple[HiddenBlock, ...]]:
-    """Return what has to be kept of an answer, by key, so that its client's view gives the answer again."""
+    """Return the notes about an answer, by key, from which the client's view is restored to the answer."""
     placeholders = keeps_places(blocks, placeholders)
     hidden: list[HiddenBlock] = []
     visible: list[dict[str, Any]] = []
@@ -166,7 +165,7 @@ def notes_of(
 
 
 def client_blocks(blocks: Sequence[dict[str, Any]], *, placeholders: bool) -> list[dict[str, Any]]:
-    """Return an answer's blocks as the client is shown them."""
+    """Return an answer's blocks as the client sees them."""
     placeholders = keeps_places(blocks, placeholders)
     shown = []
     for block in blocks:
@@ -178,7 +177,7 @@ def client_blocks(blocks: Sequence[dict[str, Any]], *, placeholders: bool) -> li
 
 
 def hide_in_message(body: bytes, *, placeholders: bool) -> tuple[bytes, list[dict[str, Any]]]:
-    """Return a plain answer as the client is shown it, and its blocks as they came."""
+    """Return a plain answer as the client sees it, and its original blocks."""
     if not any(mark in body for mark in _MARKS):
         return body, []
     message = json.loads(body)
@@ -190,7 +189,7 @@ def hide_in_message(body: bytes, *, placeholders: bool) -> tuple[bytes, list[dic
 
 
 def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], bytes]:
-    """Split off the whole events of a stream, each with the blank line that ends it; returns what is left too."""
+    """Split off the whole events of a stream, each with its final blank line; also return the rest."""
     if b"\r" not in data:
         parts = data.split(b"\n\n")
         return [part + b"\n\n" for part in parts[:-1]], parts[-1]
@@ -203,7 +202,7 @@ def split_events(data: bytes, *, final: bool = False) -> tuple[list[bytes], byte
 
 
 def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Return an event's data, as text and parsed; None where it has none that is a JSON object."""
+    """Return an event's data, as text and parsed; None if it is no JSON object."""
     lines = [line for line in _LINE.split(event.decode("utf-8", "surrogateescape")) if line.startswith("data:")]
     text = "\n".join(line[5:].removeprefix(" ") for line in lines)
     try:
@@ -214,8 +213,8 @@ def event_data(event: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class StreamFilter:
-    """Filters one answer that comes as a stream of events. `feed` takes pieces of any size and returns what the client
-    gets; `blocks` are the answer's blocks once a search was in it."""
+    """Filters one answer that is a stream of events. `feed` takes pieces of any size and returns the client's bytes;
+    `blocks` are the answer's blocks once it contained a search."""
 
     def __init__(self, *, placeholders: bool, may_continue: bool = False) -> None:
         self._placeholders = placeholders
@@ -239,13 +238,13 @@ class StreamFilter:
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
-        """The answer's blocks as they came; of an answer without a search, none."""
+        """The original blocks of the answer; none for an answer without a search."""
         return [*self._earlier, *(self._by_index[index] for index in sorted(self._by_index))]
 
     def feed(self, data: bytes) -> bytes:
         data = self._rest + data if self._rest else data
         if not self._reading and data.endswith(b"\n\n") and not any(mark in data for mark in _MARKS):
-            self._rest = b""  # whole events with nothing to look at, as most pieces are
+            self._rest = b""  # whole events without a mark, like most pieces
             return self._keep_passing(data)
         events, self._rest = split_events(data)
         if len(self._rest) > MAX_EVENT_BYTES:
@@ -261,7 +260,7 @@ class StreamFilter:
         return self._keep_passing(whole)
 
     def _keep_passing(self, whole: bytes) -> bytes:
-        """Keep events that pass, in case a later one has to be read in their light."""
+        """Keep passing events, in case a later one has to be parsed with them."""
         self._kept.append(whole)
         self._kept_bytes += len(whole)
         if self._kept_bytes > MAX_KEPT_BYTES:
@@ -269,7 +268,7 @@ class StreamFilter:
         return whole
 
     def end(self) -> bytes:
-        """Return what is left when the upstream closed the stream."""
+        """Return the rest when the upstream has closed the stream."""
         events, rest = split_events(self._rest, final=True)
         self._rest = b""
         if self._reading:
@@ -277,7 +276,7 @@ class StreamFilter:
         return b"".join(events) + rest
 
     def _catch_up(self) -> None:
-        """Read what has passed so far: it held no search, so it passed as it came."""
+        """Parse what has passed so far: it contained no search, so it passed unchanged."""
         self._reading = True
         events, _rest = split_events(b"".join(self._kept), final=True)
         self._kept.clear()
@@ -285,7 +284,7 @@ class StreamFilter:
             pass
 
     def final_usage(self) -> dict[str, Any]:
-        """Return the usage that the answer named, which stands in its first and last events."""
+        """Return the usage in the answer's first and last events."""
         for whole in () if self._reading else self._kept[:1] + self._kept[-1:]:
             events = (event for event in split_events(whole, final=True)[0] if b'"usage"' in event)
             for found in filter(None, map(event_data, events)):
@@ -340,7 +339,7 @@ class StreamFilter:
             yield _text_block(self._shown[index], shown)
 
     def _grow_block(self, index: int, delta: dict[str, Any]) -> None:
-        """Add a delta to its block."""
+        """Append a delta to its block."""
         block = self._by_index.get(index)
         if block is None:
             raise BrokenAnswer("a delta of a block that did not begin")
@@ -380,8 +379,8 @@ class StreamFilter:
         yield event
 
     def resume(self, *, may_continue: bool) -> list[dict[str, Any]]:
-        """Begin the continuation of a paused answer: its events follow as if the answer had gone on. Returns the blocks
-        so far, which the continuing request ends with."""
+        """Begin the continuation of a paused answer: its events follow as if the answer had gone on. Return the blocks
+        so far, which end the continuing request."""
         so_far = self.blocks
         self._earlier = so_far
         self._earlier_output += int(self.usage.get("output_tokens") or 0)
@@ -393,7 +392,7 @@ class StreamFilter:
 
 
 def _only_searches(blocks: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the only server tool in an answer is the search, so that only we can be asked to continue it."""
+    """Return whether search is the only server tool in an answer, so that only this proxy can continue it."""
     uses = [block for block in blocks if block.get("type") == "server_tool_use"]
     return bool(uses) and all(map(is_hidden, uses))
 
@@ -410,7 +409,7 @@ def _parse_pieces(pieces: Sequence[str]) -> Any:
 
 
 def _with_data(event: bytes, text: str) -> bytes:
-    """Return an event with other data; its other lines and its line ends stay."""
+    """Return an event with its data replaced; its other lines and line ends stay."""
     lines = re.split(rb"(\r\n|\n|\r)", event)
     first = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
     lines[first] = b"data: " + text.encode("utf-8", "surrogateescape")

@@ -1,12 +1,12 @@
-"""Changes files so that every change can be taken back: a lock, backups, a journal, and writing by rename.
+"""Changes files so that every change can be undone: a lock, backups, a journal, and writing by rename.
 
 Rules:
-1. A file is changed only while it is what the plan was made from; its bytes are checked again before the rename.
+1. A file is changed only while it has the content that the plan was made from, which is checked before the rename.
 2. Order: backup, `begun` in the journal, new bytes beside each file, rename of each, `applied` in the journal; each of
-   these is on disk before the next begins. So whoever opens the journal after a crash takes an unfinished change back
-   (and ends an unfinished undo), and one file alone is at any moment either the old or the new one.
+   these is on disk before the next begins. So whoever opens the journal after a crash reverts an unfinished change (and
+   completes an unfinished undo), and each file is at any moment either the old or the new one.
 3. Several files are changed together or not at all.
-4. Undo refuses a file that was changed since, and else gives back the same bytes and mode.
+4. Undo refuses a file that was changed since; otherwise it restores the same bytes and mode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRIVATE: Final = 0o600
 
 
 def state_folder(environment: Mapping[str, str], home: Path) -> Path:
-    """Return where backups, the journal, probes and the proxy's store are kept."""
+    """Return the folder of backups, the journal, probes and the proxy's store."""
     named = environment.get("XDG_STATE_HOME")
     return (Path(named) if named else home / ".local/state") / "bundle-router/deferral"
 
@@ -40,7 +40,7 @@ def digest(data: bytes | None) -> str | None:
 
 
 class Disk:
-    """The system calls that a change is made of. `step` is called before each: a test can crash there."""
+    """The system calls of a change. `step` is called before each, so that a test can crash there."""
 
     def step(self, name: str, path: Path) -> None:
         """Do nothing; a test crashes here, before a call that changes something."""
@@ -52,7 +52,7 @@ class Disk:
             return None
 
     def write_new(self, path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-        """Write a new file and see it on disk; a leftover of that name is replaced."""
+        """Write and sync a new file, replacing a leftover of that name."""
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         self.step("create", path)
@@ -114,7 +114,7 @@ class Journal:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock, and first settle what a crash left unfinished. Raises RequestError where another holds it."""
+        """Hold the lock; first settle what a crash left unfinished. Raises RequestError if another holds it."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE)
         try:
@@ -128,7 +128,7 @@ class Journal:
             os.close(handle)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return each change as its newest line has it, oldest first. Lines that can't be read are skipped."""
+        """Return the newest state of each change, oldest first. Unreadable lines are skipped."""
         newest: dict[str, dict[str, Any]] = {}
         for line in (self._disk.read(self._file) or b"").splitlines():
             try:
@@ -139,8 +139,8 @@ class Journal:
         return list(newest.values())
 
     def apply(self, edits: Sequence[FileEdit], about: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out the edits together, and return the journal's entry. Raises RequestError where a file is not what
-        the plan was made from, and StorageError (with everything as it was) where the disk fails."""
+        """Carry out the edits together, and return the journal's entry. Raises RequestError if a file differs from the
+        plan's, and StorageError (with everything restored) if the disk fails."""
         identity = self._new_id()
         changes = [self._change(identity, number, edit) for number, edit in enumerate(edits)]
         entry = {"schema": SCHEMA, "id": identity, "time": self._now(), "state": "begun", **about, "changes": changes}
@@ -164,7 +164,7 @@ class Journal:
         return {**entry, "state": "applied"}
 
     def undo(self, identity: str) -> dict[str, Any]:
-        """Give a change's files their old bytes and mode. Raises RequestError where one was changed since."""
+        """Restore a change's files, bytes and mode. Raises RequestError if one was changed since."""
         entry = next((entry for entry in self.entries() if entry["id"] == identity), None)
         if entry is None:
             raise RequestError(f"there is no change {identity!r}", advice="see `bundle-router deferral status`")
@@ -190,7 +190,7 @@ class Journal:
         return next(name for n in range(10_000) if (name := f"{stem}-{n}") not in used)
 
     def _change(self, identity: str, number: int, edit: FileEdit) -> dict[str, Any]:
-        """Describe one file's change, after making sure that the file may be changed and is what was planned from."""
+        """Describe one file's change, after checking that the file may be changed and still matches the plan."""
         path = Path(edit.path).resolve()
         found = self._disk.read(path)
         if found != edit.before:
@@ -214,7 +214,7 @@ class Journal:
         }
 
     def _put(self, change: Mapping[str, Any], data: bytes | None, expected: str | None) -> None:
-        """Give a file its bytes by rename, as long as it has those that are expected."""
+        """Replace a file's bytes by rename, if it still has the expected ones."""
         path = Path(change["path"])
         if data is None:
             self._disk.delete(path)
@@ -228,21 +228,21 @@ class Journal:
         self._disk.rename(beside, path)
 
     def _restore(self, entry: Mapping[str, Any], *, fresh: bool) -> None:
-        """Give files that have the new bytes their old ones, the last first."""
+        """Restore the files that have the new bytes, the last first."""
         for change in reversed(entry["changes"]):
             path = Path(change["path"])
             if fresh:
                 with contextlib.suppress(FileNotFoundError):
                     path.with_name(f".{path.name}.bundle-router").unlink()
             if change["before"] == change["after"] or digest(self._disk.read(path)) != change["after"]:
-                continue  # it was not changed yet, or it is back already, or someone else's by now
+                continue  # not changed yet, restored already, or changed by someone else
             old = self._disk.read(self.folder / change["backup"]) if change["backup"] else None
             if digest(old) != change["before"]:
                 raise RequestError(f"the backup of {path} is damaged, so it is left as it is")
             self._put(change, old, change["after"])
 
     def _settle(self) -> None:
-        """Take back what was begun and not ended, and end what was being undone."""
+        """Revert changes that were begun but not ended, and complete undos."""
         for entry in self.entries():
             if entry["state"] in ("begun", "undoing"):
                 self._restore(entry, fresh=True)

@@ -1,7 +1,7 @@
-"""Edits JSON text by spans: only the bytes that an edit means change. Pure.
+"""Edits JSON text by spans: only the edited bytes change. Pure.
 
-What stands where is found with the standard decoder, value by value, so numbers, escapes, indentation, line ends and a
-byte order mark elsewhere stay as they are. Text with comments, trailing commas or duplicate keys is refused.
+The standard decoder finds the positions, value by value. So numbers, escapes, indentation, line ends and a byte order
+mark elsewhere stay. Text with comments, trailing commas or duplicate keys is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 class NotEditable(ValueError):
-    """The text can't be edited safely. Says why."""
+    """The text can't be edited safely, for this reason."""
 
 
 def _constant(name: str) -> float:
@@ -40,7 +40,7 @@ def skip_space(text: str, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of an object: its key, its value, and where both stand."""
+    """A member of an object: its key, its value, and their positions."""
 
     key: str
     value: Any
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element of an array and where it stands."""
+    """An element of an array with its position."""
 
     value: Any
     start: int
@@ -59,10 +59,11 @@ class Element:
 
 
 def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Member]:
-    """Yield the members of the object that begins at `at`, in order. Raises ValueError where it is none.
+    """Yield the members of the object that begins at `at`, in order. Raises ValueError if there is none.
 
-    `split` may read a value itself: it gets the text, the key and where the value begins, and returns the value and
-    where it ends, or None."""
+    `split` may parse a value itself: it gets the text, the key and the value's start, and returns value and end, or
+    None.
+    """
     if text[at : at + 1] != "{":
         raise ValueError("no object")
     at = skip_space(text, at + 1)
@@ -81,7 +82,7 @@ def members(text: str, at: int, split: Splitter | None = None) -> Iterator[Membe
 
 
 def read_elements(text: str, at: int) -> tuple[list[Element], int]:
-    """Return the elements of the array that begins at `at`, and where it ends. Raises ValueError where it is none."""
+    """Return the elements of the array that begins at `at`, and its end. Raises ValueError if there is none."""
     if text[at : at + 1] != "[":
         raise ValueError("no array")
     found = []
@@ -103,12 +104,12 @@ def _next_separator(text: str, end: int, closing: str) -> int:
 
 
 def start_of(text: str) -> int:
-    """Return where the document begins, past a byte order mark and space."""
+    """Return the start of the document, after a byte order mark and space."""
     return skip_space(text, 1 if text.startswith("\ufeff") else 0)
 
 
 def read_editable(data: bytes) -> str:
-    """Return the text of a JSON object that may be edited. Raises NotEditable with the reason it may not."""
+    """Return the text of a JSON object that may be edited. Raises NotEditable with the reason if it may not."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -145,7 +146,7 @@ def _reason(text: str, wrong: json.JSONDecodeError) -> str:
 
 
 def find(text: str, keys: Sequence[str]) -> Member | None:
-    """Return the member that a path of keys leads to."""
+    """Return the member at a path of keys."""
     at = start_of(text)
     found: Member | None = None
     for key in keys:
@@ -159,7 +160,7 @@ def find(text: str, keys: Sequence[str]) -> Member | None:
 
 
 def set_member(text: str, keys: Sequence[str], value: Any) -> str:
-    """Return the text with the member at `keys` set to `value`; objects on the way are made where they are missing."""
+    """Return the text with the member at `keys` set to `value`; missing objects on the way are created."""
     shown = json.dumps(value)
     there = find(text, keys)
     if there is not None:
@@ -182,7 +183,7 @@ def set_member(text: str, keys: Sequence[str], value: Any) -> str:
 
 
 def remove_member(text: str, keys: Sequence[str]) -> str:
-    """Return the text without the member at `keys`. Raises NotEditable where there is none."""
+    """Return the text without the member at `keys`. Raises NotEditable if there is none."""
     parent = find(text, keys[:-1])
     at = start_of(text) if not keys[:-1] else parent.start if parent is not None else -1
     siblings = list(members(text, at)) if at >= 0 and text[at] == "{" else []
@@ -194,7 +195,7 @@ def remove_member(text: str, keys: Sequence[str]) -> str:
 
 
 def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
-    """Return the text with every element that equals `value` taken out of the array at `keys`."""
+    """Return the text without the elements that equal `value` in the array at `keys`."""
     while True:
         array = find(text, keys)
         found = read_elements(text, array.start)[0] if array is not None and text[array.start] == "[" else []
@@ -205,7 +206,7 @@ def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
 
 
 def _cut_item(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) -> str:
-    """Cut one item out of the list of items of the object or array at `at`, with the comma that is then too much."""
+    """Remove one item of the object or array at `at`, with its then superfluous comma."""
     start, end = spans[index]
     if len(spans) == 1:
         inner_end = skip_space(text, end)

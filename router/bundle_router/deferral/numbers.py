@@ -1,4 +1,4 @@
-"""Writes what the proxy did, in numbers: one line a request, no header, body, query or credential."""
+"""Writes the proxy's numbers: one line a request, without headers, body, query or credentials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA: Final = "bundle-router.deferral-request/1"
 
 
 class NumbersLog:
-    """The numbers of one proxy, in a folder of its own under the runs. A disk that fails stops no request."""
+    """The numbers of one proxy, in its own folder under the runs. A failing disk stops no request."""
 
     def __init__(self, runs: Path) -> None:
         stem = datetime.now(UTC).strftime("deferral-%Y%m%dT%H%M%S.%f")

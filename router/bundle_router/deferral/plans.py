@@ -1,4 +1,4 @@
-"""Turns findings into edits of files: which bytes a file would have afterwards, and what a person has to do. Pure."""
+"""Turns findings into edits of files: the bytes a file would have afterwards, and what a person has to do. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STRING: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
 
 @dataclass(frozen=True, slots=True)
 class FileEdit:
-    """One file as it is and as it would be; `before` is None where it is made, `after` where it is deleted."""
+    """One file before and after; `before` is None if it is created, `after` if it is deleted."""
 
     path: str
     before: bytes | None
@@ -31,7 +31,7 @@ class FileEdit:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """What would be changed, what was refused (with the reason), and what only a person can do."""
+    """The planned changes, the refused ones (with the reason), and what only a person can do."""
 
     edits: tuple[FileEdit, ...]
     done: tuple[Finding, ...] = ()
@@ -46,9 +46,8 @@ def make_plan(
     probe_age_days: Mapping[str, float],
     user_settings: str,
 ) -> ChangePlan:
-    """Return the edits that undo what was found.
-
-    `read` gives a file's bytes; `probe_age_days` says how old the last probe of a host is that passed."""
+    """Return the edits that mend the findings. `read` returns a file's bytes; `probe_age_days` is the age of each
+    host's last probe that passed."""
     before: dict[str, bytes | None] = {}
     after: dict[str, bytes] = {}
     done: list[Finding] = []
@@ -83,7 +82,7 @@ def make_plan(
 
 
 def _edit_of(finding: Finding, user_settings: str) -> tuple[str, Callable[[str], str] | None]:
-    """Return the file that a finding is about, and what would be done to its text."""
+    """Return the file of a finding, and the edit of its text."""
     path, _, dotted = finding.where.rpartition(": ")
     if finding.cause == "base-url-gate":
         return path or user_settings, lambda text: set_member(text, ("env", SWITCH), "true")
@@ -109,7 +108,7 @@ def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
 
 
 def show_diff(edit: FileEdit) -> str:
-    """Return a unified diff in which strings that the edit does not mean are left out: they may be credentials."""
+    """Return a unified diff without the strings that the edit does not concern: they may be credentials."""
     before = _mask_values(edit.before or b"")
     after = _mask_values(edit.after or b"")
     name_before = edit.path if edit.before is not None else "/dev/null"

@@ -1,7 +1,7 @@
-"""Asks a gateway whether it takes deferral: the same small request twice, with the tools upfront and deferred.
+"""Tests whether a gateway supports deferral: the same small request twice, with the tools upfront and deferred.
 
-`pass`: it was taken and billed for less; `ignored`: taken, and billed all the same; `refused`: answered with an error.
-Nothing of a credential is kept.
+`pass`: accepted and billed for less; `ignored`: accepted, but billed the same; `refused`: answered with an error. No
+credential is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bundle_router.errors import RequestError, RouterError
 TOOLS: Final = 20
 TEXT_CHARS: Final = 600
 FEWER: Final = 0.7
-"""A deferred request that is billed under this share of the other one passed."""
+"""A probe passes if the deferred request is billed under this share of the other one."""
 TIMEOUT_S: Final = 60.0
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 
@@ -33,7 +33,7 @@ ProbeOutcome = Literal["pass", "ignored", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe found, without any credential."""
+    """The result of a probe, without any credential."""
 
     host: str
     form: Form
@@ -70,7 +70,7 @@ def probe_body(form: Form, model: str, *, deferred: bool) -> dict[str, Any]:
 
 
 def probe(base: str, form: Form, model: str, environment: Mapping[str, str]) -> ProbeResult:
-    """Ask a gateway. Raises RequestError without a credential, RouterError where it does not serve plain requests."""
+    """Test a gateway. Raises RequestError without a credential, RouterError if it does not serve plain requests."""
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RequestError(f"{base!r} is no http address")
@@ -127,7 +127,7 @@ def _input_tokens(answer: Any) -> int:
 
 
 def keep_result(folder: Path, result: ProbeResult) -> None:
-    """Add a result to the probes, for `apply` to look at."""
+    """Append a result to the probes, for `apply`."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / "probes.jsonl"
     Disk().append(file, json.dumps(asdict(result)).encode() + b"\n")

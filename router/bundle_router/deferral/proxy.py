@@ -1,12 +1,12 @@
-"""The proxy: forwards everything to one upstream on loopback, and defers tools where it may. Fails open.
+"""The proxy: listens on loopback, forwards everything to one upstream, and defers tools if it may. Fails open.
 
 Rules:
-1. Only `POST …/v1/messages` may be rewritten; all else passes as it came, in both directions.
-2. A rewritten request that is refused with 400 is sent once more as it came; if that is served, the model (or, where
-   the history was changed, the conversation) is left alone for a day.
+1. Only `POST …/v1/messages` may be rewritten; all else passes unchanged, in both directions.
+2. A rewritten request that is refused with 400 is sent again unchanged. If that succeeds, the model (or, if the history
+   was changed, the conversation) is left alone for a day.
 3. An exception before the first byte went to the client sends the original; after it, the stream ends with an error.
-4. What was hidden is noted before the client sees the end of the answer.
-5. Credentials pass through; they are written, logged and kept nowhere.
+4. Hidden blocks are noted before the client sees the end of the answer.
+5. Credentials pass through; they are never written, logged or stored.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ HEALTH: Final = "/.bundle-router/health"
 MAX_CONTINUATIONS: Final = 3
 REFUSALS: Final = (400, 422)
 _BROKEN: Final = (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError)
-"""What reading an answer raises that is not what the API documents."""
+"""Exceptions of parsing an answer that is not in the API's documented form."""
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """One request on its way: what came, what goes out, and the numbers of it."""
+    """One request in progress: its original and sent forms, and its numbers."""
 
     method: str
     target: str
@@ -101,7 +101,7 @@ class DeferralProxy:
             return _error(502, "api_error", f"the upstream did not answer ({error})")
 
     def _rewrite(self, exchange: _Exchange) -> None:
-        """Decide whether the request is rewritten. Whatever goes wrong here, the original goes out."""
+        """Decide whether the request is rewritten. On any error here, the original is sent."""
         try:
             found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall_blocks)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
@@ -153,7 +153,7 @@ class DeferralProxy:
         return await self._upstream.send(exchange.method, exchange.target, exchange.headers, exchange.body)
 
     async def _send_unchanged(self, exchange: _Exchange, refusal: UpstreamAnswer) -> Response:
-        """Send the request as it came after its rewritten form was refused, and remember that where it helped."""
+        """Send the original request after its rewritten form was refused, and remember that if it helped."""
         refusal.close()
         exchange.row["retried"] = 1
         answer = await self._send_original(exchange)
@@ -162,7 +162,7 @@ class DeferralProxy:
         return self._pass(exchange, answer)
 
     def _pass(self, exchange: _Exchange, answer: UpstreamAnswer) -> Response:
-        """Answer with what the upstream sent, byte for byte."""
+        """Answer with the upstream's bytes unchanged."""
 
         async def pieces() -> AsyncIterator[bytes]:
             try:
@@ -202,7 +202,7 @@ class DeferralProxy:
         return response
 
     async def _stream(self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer) -> Response:
-        """Answer with a stream, without its searches. Waits for the first bytes, as until then the original can go."""
+        """Answer with a stream, without its searches. Waits for the first bytes: until then the original can go."""
         filtered = self._answer_filtered(exchange, deferred, answer)
         await anext(filtered, b"")
         return _stream_response(filtered, answer, plain=True)
@@ -210,8 +210,8 @@ class DeferralProxy:
     async def _answer_filtered(
         self, exchange: _Exchange, deferred: Deferred, answer: UpstreamAnswer
     ) -> AsyncGenerator[bytes, None]:
-        """Yield nothing once there is something to answer with, then what the client gets of the stream, and of those
-        that continue it after `pause_turn`. What fails before that is raised, what fails later ends the stream."""
+        """Yield nothing once there is something to answer with, then the client's bytes of the stream, and of those
+        that continue it after `pause_turn`. A failure before that is raised, a later one ends the stream."""
         stream = StreamFilter(placeholders=deferred.placeholders, may_continue=True)
         began, noted = False, 0
         try:
@@ -275,7 +275,7 @@ def _refusal_keys(deferred: Deferred) -> tuple[str, str]:
 
 
 def _continue_request(text: str, blocks: list[dict[str, Any]]) -> bytes:
-    """Return a request that goes on where a paused answer stopped: its blocks so far are the last message."""
+    """Return a request that continues a paused answer: its blocks so far are the last message."""
     body = json.loads(text)
     last = body["messages"][-1]
     if last.get("role") == "assistant":
@@ -291,7 +291,7 @@ def _usage(usage: Any) -> dict[str, int]:
 
 
 def _known_path(path: str) -> str:
-    """Return a path for the numbers: one of the API's, else a word, since a path may hold an id."""
+    """Return a path for the numbers: one of the API's, else a word, because a path may contain an id."""
     for known in ("/v1/messages/count_tokens", "/v1/messages", "/v1/models"):
         if path.rstrip("/").endswith(known):
             return known
@@ -337,13 +337,13 @@ def listen(port: int = 0) -> socket.socket:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the command's own affair."""
+        """Leave signals to the command."""
         yield
 
 
 @contextlib.asynccontextmanager
 async def serve(application: Any, listening: socket.socket) -> AsyncIterator[int]:
-    """Serve an application on a socket while the block runs. Yields the port."""
+    """Serve an application on a socket during the block. Yields the port."""
     server = _Server(
         uvicorn.Config(
             application,
@@ -351,7 +351,7 @@ async def serve(application: Any, listening: socket.socket) -> AsyncIterator[int
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # nothing of a request is written
+            log_level="critical",  # requests are not logged
             access_log=False,
             proxy_headers=False,
             server_header=False,

@@ -1,14 +1,14 @@
 """Rewrites a request of Anthropic's Messages API so that most of its tools are deferred. Pure.
 
 Rules:
-1. A request is touched only if its model can search, the client defers nothing itself, nothing in it forbids deferral
-   (`input_examples`, a forced tool), and enough tools qualify. What is not touched goes out byte for byte.
+1. A request is changed only if its model can search, the client defers nothing itself, nothing in it forbids deferral
+   (`input_examples`, a forced tool), and enough tools qualify. Otherwise it is sent byte for byte.
 2. The search tool comes first, then the tools that stay, then the deferred ones, each part in the client's order. So
-   the same tools give the same bytes, and the cached prefix stays.
-3. A deferred tool carries no `cache_control`; one that is taken off goes to the last tool that may carry it.
-4. What was hidden from the client in earlier answers is put back, without what refers to a tool that is gone.
-5. A tool that the history calls and that no search there found stays upfront.
-6. Everything else of the body, down to spelling and space, stays as it came.
+   the same tools give the same bytes, and the cached prefix stays valid.
+3. A deferred tool carries no `cache_control`; one that is removed moves to the last tool that may carry it.
+4. Blocks hidden from the client in earlier answers are put back, without references to tools that are gone.
+5. A tool that the history calls, and that no search there found, stays upfront.
+6. All other text of the body stays unchanged, down to spelling and space.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEARCH_TYPE: Final = "tool_search_tool_bm25_20251119"
 SEARCH_NAME: Final = "tool_search_tool_bm25"
 NATIVE_NAMES: Final = frozenset(("toolsearch", "mcpsearch", "tool_search", "search_tools", "deferredtoolplaceholder"))
 GROUP: Final = 5
-"""Tools of one prefix that make it a server's, where the name does not say so (`github_create_issue`)."""
+"""Minimum tools with one prefix that count as a server's, if the name does not say so (`github_create_issue`)."""
 KEPT_TOOL_LISTS: Final = 16
 _PREFIX: Final = re.compile(r"[A-Za-z0-9]+(?=[_.-])")
 
@@ -55,14 +55,14 @@ class DeferralRules:
 
 @dataclass(frozen=True, slots=True)
 class UnchangedRequest:
-    """A request that goes out as it came, and why."""
+    """A request that is sent unchanged, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A rewritten request and what is known of it."""
+    """A rewritten request, with facts about it."""
 
     text: str
     model: str
@@ -71,7 +71,7 @@ class Deferred:
     placeholders: bool
     restored: int
     prompt: str
-    """The digest of the last user message, which answers without a tool call are told apart by."""
+    """Digest of the last user message, which identifies answers without a tool call."""
     conversation: str
     upfront_bytes: int
     original_upfront_bytes: int
@@ -79,7 +79,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """A tools array as it came, parsed."""
+    """A parsed tools array, as it was sent."""
 
     text: str
     tools: tuple[Element, ...]
@@ -91,11 +91,11 @@ Recall = Callable[[Sequence[str]], Mapping[str, Sequence[HiddenBlock]]]
 
 
 class UnreadableBody(ValueError):
-    """The body is no request that this module reads."""
+    """The body is no request that this module can parse."""
 
 
 class RequestRewriter:
-    """Rewrites requests under one set of rules. Remembers only what follows from the arrays of tools it saw last."""
+    """Rewrites requests under one set of rules. Caches only what follows from the latest arrays of tools."""
 
     def __init__(self, rules: DeferralRules) -> None:
         self._rules = rules
@@ -103,7 +103,7 @@ class RequestRewriter:
         self._texts: OrderedDict[tuple[str, frozenset[str]], tuple[str, int, int]] = OrderedDict()
 
     def rewrite(self, text: str, recall: Recall) -> Deferred | UnchangedRequest:
-        """Return the rewritten request. `recall` returns what was hidden, by the keys of messages and placeholders."""
+        """Return the rewritten request. `recall` returns hidden blocks by the keys of messages and placeholders."""
         try:
             parts = self._parts(text)
         except (ValueError, IndexError, RecursionError):
@@ -157,7 +157,7 @@ class RequestRewriter:
         return parts
 
     def _split(self, text: str, key: str, start: int) -> tuple[Any, int] | None:
-        """Read the arrays of tools and messages by element; an array of tools that was seen before, not again."""
+        """Parse the arrays of tools and messages by element; a cached array of tools is not parsed again."""
         if text[start : start + 1] != "[":
             return None
         if key == "messages":
@@ -243,7 +243,7 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
 
 
 def _is_plain(tool: Any) -> bool:
-    """Return whether a tool is an ordinary one, which the client carries out."""
+    """Return whether a tool is an ordinary one, which the client executes."""
     return isinstance(tool, dict) and tool.get("type", "custom") == "custom" and isinstance(tool.get("name"), str)
 
 
@@ -285,7 +285,7 @@ def _called_tools(message: Any) -> Iterator[str]:
 
 
 def _prompt_digest(message: Any) -> str:
-    """Return a digest of what a user message says; marks that a client moves about (`cache_control`) are not in it."""
+    """Return a digest of a user message without marks that a client moves (`cache_control`)."""
     content = message.get("content") if isinstance(message, dict) else None
     parts = [content] if isinstance(content, str) else []
     for block in _blocks(message):
@@ -294,7 +294,7 @@ def _prompt_digest(message: Any) -> str:
 
 
 def _keys_of(value: Any, previous: Any) -> list[str]:
-    """Return the keys under which something hidden of an assistant message may be kept."""
+    """Return the keys under which hidden blocks of an assistant message may be stored."""
     if not isinstance(value, dict) or value.get("role") != "assistant":
         return []
     keys = [f"id:{found}" for block in _blocks(value) if (found := placeholder_id(block)) is not None]
@@ -303,8 +303,8 @@ def _keys_of(value: Any, previous: Any) -> list[str]:
 
 
 def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list[HiddenBlock]:
-    """Return the hidden blocks that may be put back: references to tools that are gone are taken out, and a search of
-    which nothing is left, with its result; so is a search without a result."""
+    """Return the hidden blocks that may be put back. References to missing tools are removed, and also searches without
+    remaining references, with their results; and searches without a result."""
     results: dict[str, HiddenBlock] = {}
     for block in blocks:
         if block.kind == "result":
@@ -326,7 +326,7 @@ def _restore_blocks(
     if content is None or text[content.start] not in '["':
         return []
     by_kind = {(block.kind, block.id): block for block in usable}
-    if text[content.start] == '"':  # the client made one text of the blocks
+    if text[content.start] == '"':  # the client joined the blocks into one text
         inserts = [block for key, kept in put_back if not key.startswith("id:") for block in kept]
         return _into_text(text, content, [b for b in (by_kind.get((x.kind, x.id)) for x in inserts) if b is not None])
     places, _end = read_elements(text, content.start)

@@ -1,7 +1,7 @@
-"""Reads an agent's config files as the agent does, and says where it reads nothing. Pure; only named values are kept.
+"""Reads an agent's config files as the agent does, and reports those that it ignores. Pure; only named values are kept.
 
-Precedence, as measured in Claude Code 2.1.329: managed > project local > project > user > process environment.
-A file with comments or trailing commas is ignored whole; a BOM is accepted; of duplicate keys the last wins.
+Precedence, as measured in Claude Code 2.1.329: managed > project local > project > user > process environment. A file
+with comments or trailing commas is ignored whole; a BOM is accepted; of duplicate keys the last wins.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ RELEVANT: Final = ("env", "permissions", "mcpServers")
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A settings file as the agent sees it: named values, where they stand, and what it ignores."""
+    """A settings file as the agent reads it: named values, their places, and what it ignores."""
 
     path: str
     scope: Scope
     variables: tuple[tuple[str, str], ...] = ()
     denies_search: bool = False
     ignored: str = ""
-    """Why the agent reads nothing of it, or not all."""
+    """Why the agent ignores the file, or a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlwaysLoad:
-    """A server that is loaded upfront on purpose: its file and the keys that lead to the mark."""
+    """A server that is loaded upfront on purpose: its file and the keys of the mark."""
 
     server: str
     path: str
@@ -42,7 +42,7 @@ class AlwaysLoad:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a base URL and nothing else of it."""
+    """Return only the host of a base URL."""
     try:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
@@ -50,7 +50,7 @@ def host_of(url: str) -> str:
 
 
 def _load(data: bytes) -> dict[str, Any]:
-    """Parse as the agent does. Raises ValueError with what is wrong."""
+    """Parse as the agent does. Raises ValueError with the error."""
     value = json.loads(data.decode("utf-8-sig"))
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
@@ -58,7 +58,7 @@ def _load(data: bytes) -> dict[str, Any]:
 
 
 def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
-    """Return what a settings file says about deferral."""
+    """Return a settings file's values about deferral."""
     try:
         value = _load(data)
     except (ValueError, RecursionError) as wrong:
@@ -80,14 +80,14 @@ def read_settings(path: str, scope: Scope, data: bytes) -> SettingsFile:
 
 
 def _kept(name: str, value: Any) -> str:
-    """Return a setting's value as text: of a base URL the host alone, of JSON its spelling."""
+    """Return a setting's value as text: of a base URL only the host, of JSON its spelling."""
     if isinstance(value, bool) or not isinstance(value, str):
         value = json.dumps(value)
     return host_of(value) if name == BASE_URL else value[:200]
 
 
 def effective(files: Sequence[SettingsFile], environment: Mapping[str, str]) -> AgentSettings:
-    """Return what holds for a project; settings files beat the process environment."""
+    """Return the values in force for a project; settings files override the process environment."""
     variables = {
         name: Setting(_kept(name, environment[name]), "environment") for name in ENVIRONMENT if name in environment
     }
@@ -119,7 +119,7 @@ def always_loaded(path: str, data: bytes, cwd: str = "") -> list[AlwaysLoad]:
 
 
 def exposed_server(name: str) -> str:
-    """Return a server's name as it stands in the names of its tools."""
+    """Return a server's name as it is in the names of its tools."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
@@ -139,7 +139,7 @@ class ProfileLine:
 
 
 def profile_lines(path: str, text: str) -> list[ProfileLine]:
-    """Return the lines of a shell profile that set a variable which switches deferral; a URL's line is not shown."""
+    """Return the lines of a shell profile that set a deferral variable; a URL's line is not shown."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _PROFILE.match(line)

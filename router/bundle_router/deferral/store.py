@@ -1,6 +1,6 @@
-"""Keeps what the proxy hid, for as long as a conversation may go on: a small SQLite file, for its owner alone.
+"""Stores what the proxy hid, for as long as a conversation may go on: a small SQLite file, private to its owner.
 
-It holds names and queries, nothing else of an answer, and which endpoints refused deferral for which models.
+It holds only names and queries of answers, and which endpoints refused deferral for which models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS_A_QUERY: Final = 500
 
 
 class HiddenStore:
-    """What was hidden, by key, and what was refused. A store that fails forgets: nothing is raised after it opened."""
+    """Hidden blocks by key, and refusals. A failing store forgets: nothing is raised after it opened."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,7 +40,7 @@ class HiddenStore:
         self.prune()
 
     def prune(self) -> None:
-        """Delete what is older than its time, and the oldest of what is too much."""
+        """Delete expired rows, and the oldest beyond the maximum."""
         with self._warn_once():
             self._database.execute("DELETE FROM hidden WHERE time < ?", (self._now() - KEPT_S,))
             self._database.execute("DELETE FROM refused WHERE time < ?", (self._now() - REFUSED_S,))

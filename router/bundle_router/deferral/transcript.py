@@ -1,13 +1,13 @@
 """Reads one transcript of Claude Code, line by line, as a stream of requests. Pure, and bounded in memory.
 
 Rules:
-1. A request is a recorded `api-request`, or, where a version records none, one assistant message: several lines of one
+1. A request is a recorded `api-request` or, if a version records none, one assistant message. Several lines of one
    message are one request, and a message that another file repeats is not counted again.
-2. `on` means that some definition went out with `defer_loading` (or, in a snapshot, that the search tool was offered);
+2. `on` means that some definition was sent with `defer_loading` (or, in a snapshot, that the search tool was offered);
    `none` means that no tools were sent.
-3. A request that got no answer and was made again with fewer betas or another set of tools was refused. One that got
-   no answer for another reason is unanswered.
-4. A search that failed proves nothing. One that succeeded proves deferral for its request and the rest of that turn.
+3. A request without an answer that was repeated with fewer betas or another set of tools was refused. One without an
+   answer for another reason is unanswered.
+4. A failed search proves nothing. A successful one proves deferral for its request and the rest of that turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Evidence = Literal["shape", "snapshot", "search", "inventory", "none"]
 Outcome = Literal["served", "refused", "unanswered"]
 
 SEARCH_TOOLS: Final = frozenset(("ToolSearch", "MCPSearch"))
-"""The client's search tool; it was MCPSearch in 2.1.7."""
+"""Names of the client's search tool; it was MCPSearch in 2.1.7."""
 OPEN_REQUESTS: Final = 64
 KEPT_SHAPES: Final = 64
 KEPT_IDS: Final = 100_000
@@ -35,7 +35,7 @@ Counter = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class DefinitionSize:
-    """Definitions of one server (or built-in ones) in a request: how many, their bytes as sent, their tokens."""
+    """Definitions of one server (or built-in ones) in a request: their number, bytes as sent, and tokens."""
 
     server: str
     tools: int
@@ -45,7 +45,7 @@ class DefinitionSize:
 
 @dataclass(frozen=True, slots=True)
 class RequestTools:
-    """The tools of a request: what went upfront by server, which of the built-in ones could be deferred."""
+    """The tools of a request: those sent upfront by server, and the built-in ones that could be deferred."""
 
     upfront: tuple[DefinitionSize, ...] = ()
     deferrable_builtin: DefinitionSize = DefinitionSize(BUILTIN, 0, 0, 0)
@@ -62,7 +62,7 @@ class RequestTools:
 
     @property
     def avoidable(self) -> tuple[DefinitionSize, ...]:
-        """What deferral would have kept out: every MCP server's definitions and the deferrable built-in ones."""
+        """Definitions that deferral would have kept out: every MCP server's and the deferrable built-in ones."""
         servers = tuple(size for size in self.upfront if size.server != BUILTIN)
         return (*servers, self.deferrable_builtin) if self.deferrable_builtin.tools else servers
 
@@ -78,7 +78,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a transcript says of one request."""
+    """A transcript's facts about one request."""
 
     session: str
     cwd: str
@@ -101,7 +101,7 @@ class RequestFacts:
 
 @dataclass(slots=True)
 class _Open:
-    """A request whose facts may still grow."""
+    """A request whose facts are still incomplete."""
 
     session: str
     cwd: str
@@ -127,14 +127,14 @@ class _Open:
 
 
 class RecentIds:
-    """The ids of messages that were counted, the newest ones: one object serves all files of an audit."""
+    """Ids of the newest counted messages: one object serves all files of an audit."""
 
     def __init__(self, most: int = KEPT_IDS) -> None:
         self._ids: OrderedDict[int, None] = OrderedDict()
         self._most = most
 
     def add(self, text: str) -> bool:
-        """Remember an id; says whether it was new."""
+        """Remember an id; return whether it was new."""
         key = hash(text)
         if key in self._ids:
             return False
@@ -177,8 +177,8 @@ def measure_tools(tools: Iterable[Mapping[str, Any]], builtins: frozenset[str], 
 
 
 class Transcript:
-    """Folds the lines of one transcript. `feed` yields requests once nothing more can be learned of them; `end` yields
-    the rest. `damaged` counts lines that are no record, `lines` all of them."""
+    """Combines the lines of one transcript into requests. `feed` yields requests when they are complete; `end` yields
+    the rest. `damaged` counts invalid lines, `lines` all of them."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Transcript:
         """Whether no message was recorded since the last request."""
 
     def feed(self, line: bytes) -> Iterator[RequestFacts]:
-        """Take one line in, and yield the requests that are settled by it."""
+        """Read one line, and yield the requests that it completes."""
         if not line.strip():
             return
         self.lines += 1
@@ -221,7 +221,7 @@ class Transcript:
             yield self._settle(self._open.popleft())
 
     def end(self) -> Iterator[RequestFacts]:
-        """Yield what is still open at the end of the file."""
+        """Yield the requests still open at the end of the file."""
         while self._open:
             yield self._settle(self._open.popleft())
 
@@ -295,7 +295,7 @@ class Transcript:
         self._last[source], self._quiet = request, True
 
     def _begin_process(self) -> None:
-        """Go on in another process: what held in the last one need not hold."""
+        """Begin a new process, for which the last one's state need not apply."""
         self._process += 1
         self._snapshot = None
         self._ended = False
@@ -303,7 +303,7 @@ class Transcript:
     def _take_answer(self, record: dict[str, Any]) -> None:
         message = record["message"]
         if message.get("model") == "<synthetic>" or record.get("isApiErrorMessage"):
-            return  # the client's own words about an error: no answer
+            return  # the client's own text about an error, no answer
         identity, content = message["id"], message["content"]
         if not isinstance(identity, str) or not isinstance(content, list):
             raise TypeError("message")
@@ -327,7 +327,7 @@ class Transcript:
         self._quiet = False
 
     def _answered_request(self, record: dict[str, Any], identity: str) -> _Open | None:
-        """Return the request that an assistant message answers; None for one that was counted before."""
+        """Return the request that an assistant message answers; None if it was counted before."""
         reference = record.get("requestRef")
         found = next((r for r in reversed(self._open) if r.id and r.id == reference), None)
         if not self._seen.add(identity):
@@ -421,7 +421,7 @@ def _tools(value: Any) -> list[dict[str, Any]]:
 
 
 def _as_sent(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition of a snapshot, which calls the schema `schema`, as it went out."""
+    """Return a snapshot's definition as it was sent; the snapshot calls the schema `schema`."""
     return {("input_schema" if key == "schema" else key): value for key, value in tool.items()}
 
 

@@ -1,4 +1,4 @@
-"""The way to the one upstream, and the one place here that knows `aiohttp`. Follows no redirect, keeps no cookie."""
+"""The client of the one upstream, and the only module here that knows `aiohttp`. No redirects, no cookies."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ HOP_BY_HOP: Final = frozenset(
         *("transfer-encoding", "upgrade", "host", "content-length", "expect", "cookie", "set-cookie", "forwarded"),
     )
 )
-"""What concerns one connection, and what a browser or another proxy would add. All else is passed on, as gateways have
-headers of their own."""
+"""Headers of a single connection, and those that a browser or another proxy would add. All others are passed on,
+because gateways have headers of their own."""
 
 Headers = Sequence[tuple[str, str]]
 
 
 class UpstreamFailed(Exception):
-    """The upstream could not be reached, or its answer broke off or was too large."""
+    """The upstream was unreachable, or its answer was incomplete or too large."""
 
 
 class UpstreamAnswer:
-    """One answer of the upstream, whose body is read once."""
+    """One answer of the upstream, whose body can be read once."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -41,7 +41,7 @@ class UpstreamAnswer:
         self.encoding = response.headers.get("content-encoding", "identity").strip().lower()
 
     async def pieces(self, *, decoded: bool = False) -> AsyncIterator[bytes]:
-        """Yield the body as it comes; `decoded` without its compression. Raises UpstreamFailed."""
+        """Yield the body as it arrives; `decoded` without its compression. Raises UpstreamFailed."""
         decoder = zlib.decompressobj(47) if decoded and self.encoding in ("gzip", "deflate") else None
         try:
             async for piece in self._response.content.iter_any():
@@ -50,7 +50,7 @@ class UpstreamAnswer:
             raise UpstreamFailed(type(error).__name__) from error
 
     async def body(self, *, decoded: bool = True) -> bytes:
-        """Return the whole body. Raises UpstreamFailed where it is over the bound."""
+        """Return the whole body. Raises UpstreamFailed if it exceeds the bound."""
         whole = bytearray()
         async for piece in self.pieces(decoded=decoded):
             whole += piece
@@ -87,7 +87,7 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=True,  # an agent's own way out may lead through HTTPS_PROXY
+            trust_env=True,  # the agent itself may need HTTPS_PROXY
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
         return self
@@ -114,7 +114,7 @@ class Upstream:
 
 
 def passed_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers that are passed on: not those of one connection, nor those that `connection` names."""
+    """Return the headers to pass on: not those of one connection, nor those that `connection` names."""
     rows = list(headers)
     named = {part.strip().lower() for name, value in rows if name.lower() == "connection" for part in value.split(",")}
     return [(name, value) for name, value in rows if name.lower() not in HOP_BY_HOP and name.lower() not in named]

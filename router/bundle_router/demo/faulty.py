@@ -1,9 +1,9 @@
-"""A tool server in every kind of trouble, for the demo. Run by its path, as a process of its own:
+"""A tool server with every kind of fault, for the demo. Run by its path, as a process of its own:
 
     python -I -S faulty.py
 
 It speaks MCP over stdio (revision 2025-11-25) by hand, so that it can send what no library would. It ignores the end of
-its input and SIGTERM, and so does a process in a session of its own that it leaves behind. `FAULTS` names its tools.
+its input and SIGTERM, and so does a process that it leaves behind in another session. `FAULTS` names its tools.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FAULTS = {
 }
 FLOOD_BYTES = 200_000_000
 HANG_S = 60
-"""Also how long what it left behind lives at most."""
+"""Also the maximum life of the process it left behind."""
 _ANY = {"type": "object"}
 _NUMBER = {"type": "object", "properties": {"degrees": {"type": "number"}}, "required": ["degrees"]}
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgAAACAAAB4iG8MwAAAABJRU5ErkJggg=="
 
 
 def tools() -> list[dict[str, object]]:
-    """Return what it lists: `echo`, the faults, and a definition that is none."""
+    """Return its list: `echo`, the faults, and an invalid definition."""
     listed: list[dict[str, object]] = [
         {"name": name, "description": f"A fault: {what}.", "inputSchema": _ANY} for name, what in FAULTS.items()
     ]
@@ -42,7 +42,7 @@ def tools() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Answer until its input ends; then it stays, as some do."""
+    """Answer until its input ends; then keep running, as some servers do."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _leave_somebody_behind()
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""Real tool servers for the demo: where they may be installed, and a config that puts their tools into two bundles."""
+"""Real tool servers for the demo: where they may be installed, and a config with their tools in two bundles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bundle_router.core.models import Trust
 
 FOLDER_VARIABLE: Final = "BUNDLE_ROUTER_TEST_SERVERS"
 FOLDERS: Final = (".servers", ".")
-"""Where they are looked for besides: what `.ci/servers/install` made here, and what was installed here by hand."""
+"""Further folders that are searched: that of `.ci/servers/install`, and that of manual installs."""
 INSTALL: Final = (
     "npm install --prefix servers @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem"
     " @playwright/mcp",
@@ -36,9 +36,8 @@ Calls = tuple[tuple[str, Mapping[str, Any]], ...]
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """One server as it is started here, the tools that its bundle names, and the calls that are made. A stranger's
-    tools (`untrusted`) are reached through meta-tools. `reaches` says that it reaches a network; `timeout_s` is for a
-    call."""
+    """One server as it is started here, the tools in its bundle, and the calls to make. Tools of an `untrusted` one are
+    reached through meta-tools. `reaches`: whether it uses a network; `timeout_s` is per call."""
 
     name: str
     package: str
@@ -56,7 +55,7 @@ class DemoServer:
 
 @dataclass(frozen=True, slots=True)
 class MissingServer:
-    """A server that the demo knows and that is not here: what is not there, and how it is had."""
+    """A known server that is not installed: what is missing, and how to install it."""
 
     name: str
     package: str
@@ -64,9 +63,9 @@ class MissingServer:
 
 
 def find_servers(repository: Path, image: str, scratch: Path) -> list[DemoServer | MissingServer]:
-    """Return each of the known servers as it is installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in
-    `FOLDERS`, or on the path. `repository` is what they are shown, `image` a picture in it; `scratch` is where a
-    browser may leave files."""
+    """Return each known server as installed in the folder that `BUNDLE_ROUTER_TEST_SERVERS` names, in `FOLDERS`, or on
+    the path. `repository` is the folder they are shown, `image` a picture in it; `scratch` is a folder for a browser's
+    files."""
     root = str(repository)
     everything: Calls = (
         ("echo", {"message": "hello"}),
@@ -114,7 +113,7 @@ def _browser(scratch: Path) -> DemoServer | MissingServer:
         )
     options = ["--headless", "--isolated", "--executable-path", browser, "--output-dir", str(scratch)]
     if os.geteuid() == 0:
-        options.append("--no-sandbox")  # chromium refuses to run as root with it; the page is the demo's own
+        options.append("--no-sandbox")  # chromium refuses to run as root with its sandbox; the page is the demo's own
     calls: Calls = (
         ("browser_navigate", {"url": page_url()}),
         ("browser_take_screenshot", {"type": "png", "scale": "css"}),
@@ -123,7 +122,7 @@ def _browser(scratch: Path) -> DemoServer | MissingServer:
 
 
 def _node_program(script: str, program: str) -> tuple[str, ...] | str:
-    """Return what starts it, or why nothing does. A folder's own node, where it has one, runs it."""
+    """Return its start command, or why there is none. A folder's own node, if it has one, runs it."""
     for folder in _folders():
         modules = folder / "node_modules"
         if (modules / script).is_file():
@@ -140,7 +139,7 @@ def _folders() -> list[Path]:
 
 
 def write_config(folder: Path, servers: Sequence[DemoServer]) -> None:
-    """Write a config folder that knows these servers: those that are trusted in one bundle, strangers in another."""
+    """Write a config folder with these servers: the trusted ones in one bundle, the untrusted in another."""
     folder.mkdir(parents=True)
     (folder / "servers.toml").write_text("\n".join(_server_text(server) for server in servers), encoding="utf-8")
     bundles = [
@@ -171,7 +170,7 @@ def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
 
 
 def page_url(bars: Sequence[tuple[str, int]] = _BARS) -> str:
-    """Return the address of a page with one chart, which holds the page."""
+    """Return a URL that contains a page with one chart."""
     most = max(value for _, value in bars)
     drawn = "".join(
         f'<div class="bar" style="height:{340 * value // most}px">{day} {value}</div>' for day, value in bars

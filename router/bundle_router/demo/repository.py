@@ -1,4 +1,4 @@
-"""The repository the demo works on: a copy of the one it stands in, or a small one it makes."""
+"""The demo's repository: a copy of the current one, or a small one that it makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SlugTest(unittest.TestCase):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A folder under git that the demo may change, an image in it, and what it is a copy of (empty: it was made)."""
+    """A folder under git that the demo may change, an image in it, and its original (empty: it was made)."""
 
     root: Path
     image: str
@@ -47,7 +47,7 @@ class Repository:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """Return what git printed, or None when it failed or is not there."""
+    """Return git's output, or None if it failed or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -56,10 +56,10 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def copy_of(folder: Path, into: Path) -> Repository | None:
-    """Return a shallow clone of the repository around `folder`, so that nothing of anyone's is touched; None without
+    """Return a shallow clone of the repository around `folder`, so that the user's own is not changed; None without
     one.
 
-    A repository without a small image is given a chart, in the copy.
+    A repository without a small image gets a chart, in the copy.
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
     if top is None or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into)) is None:

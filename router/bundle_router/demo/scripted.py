@@ -1,7 +1,7 @@
-"""A model for the demo: a scripted server on the loopback, and the user's config with that model in place of its own.
+"""A model for the demo: a scripted server on the loopback, and the user's config with that model instead of its own.
 
-Nothing of the user's is written: the config with the model stands in a temporary folder. A model that the user has
-configured is not asked, since the demo is to cost nothing.
+The user's files are not changed: the config with the model is in a temporary folder. The user's own model is not asked,
+so that the demo costs nothing.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ WANTED: Final = "repo.readonly"
 
 
 def is_installed() -> bool:
-    """Return whether the libraries that ask models are there, without importing them."""
+    """Return whether the libraries that ask models are installed, without importing them."""
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 
 def server() -> ScriptedServer:
-    """Answer the first question, and fail every other one. Not started yet."""
+    """Return a server that answers the first question and fails every other one. Not started yet."""
     return ScriptedServer([_pick, status(503)])
 
 
 def _pick(exchange: Exchange) -> None:
-    """Pick from the bundles it is offered, as a model would."""
+    """Pick from the offered bundles, as a model would."""
     lines = exchange.request.message("system").splitlines()
     offered = {row["name"]: row["id"] for line in lines if line.startswith('{"id":') and (row := json.loads(line))}
     place = offered.get(WANTED, next(iter(offered.values())))
@@ -39,8 +39,8 @@ def _pick(exchange: Exchange) -> None:
 
 
 def config_with_model(config: Path | None, into: Path, base_url: str | None) -> Path:
-    """Write the project's config (None: nothing but the shipped one is under it), with the scripted model (None: with
-    no model), into a folder. `config` must be valid."""
+    """Write the project's config (None: only the shipped one) with the scripted model (None: with no model) into a
+    folder. `config` must be valid."""
     written: dict[str, Any] = {}
     for name in FILE_NAMES:
         file = config / name if config is not None else None

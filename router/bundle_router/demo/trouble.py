@@ -1,4 +1,4 @@
-"""What the demo does to itself: calls of a server in every kind of trouble, beside calls of one that is well."""
+"""The demo's faults: calls of a faulty server, beside calls of a healthy one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bundle_router.demo.real_servers import Calls, DemoServer
 from bundle_router.engine.results import Result
 
 NAMES: Final = {"faulty": 60.0, "silent": 15.0}
-"""The seconds that a call of either may take: of the second, which is there for `hang`, the demo waits for the end."""
+"""The seconds that a call of each may take. For `hang`, the demo waits for the end of the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultTrial:
-    """One fault: what its call gave, what the same server's next call gave, and what another server's call gave that
-    was made at the same time."""
+    """One fault: the result of its call, of the same server's next call, and of another server's call made at the same
+    time."""
 
     what: str
     result: Result
@@ -34,14 +34,14 @@ class FaultTrial:
 
 
 def servers() -> list[DemoServer]:
-    """Return the servers in trouble. Their every tool is in their bundle; no calls of the usual kind are made."""
+    """Return the faulty servers. Their bundle has all their tools; no ordinary calls are made."""
     args, source = ("-I", "-S", str(Path(faulty.__file__).resolve())), "the demo's own"
     calls: Calls = tuple((name, {}) for name in ("echo", *faulty.FAULTS))
     return [DemoServer(n, source, sys.executable, args, "trusted", calls, timeout_s=s) for n, s in NAMES.items()]
 
 
 async def run_faults(config: Path, runs: str, run_id: str, workspace: Path, well: DemoServer) -> list[FaultTrial]:
-    """Run each fault, the call after it, and a call of the server that is `well` at the same time."""
+    """Run each fault, the call after it, and at the same time a call of the healthy server `well`."""
     from bundle_router.wiring import Router
 
     async with Router.open(config, runs=runs, workspace=workspace, development=True) as router:

@@ -2,11 +2,11 @@
 
     agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…, role=…, step=…))])
 
-The step is routed where the agent begins, and the decision is part of the agent's state: an agent that goes on from a
-checkpoint goes on under it. Where it begins again, its key is the graph's own name for that place (the task id), so it
-is decided once. Agents that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work.
-It takes a node of the graph, entered once an agent: a thread's state keeps its last decision, and to the hooks around
-the model a new input looks like one that goes on from a checkpoint (both may end with a person's message).
+The step is routed when the agent begins, and the decision is part of the agent's state: an agent that resumes from a
+checkpoint keeps it. If it begins again, its key is the graph's own name for that place (the task id), so it is decided
+once. Agents that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is a node
+of the graph, which is entered once per agent. Hooks around the model could not do it: a thread's state keeps its last
+decision, and to them a new input looks like a resumed one (both may end with a person's message).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ with needs_extra("the adapter for LangChain", "langchain"):
 
 
 class RoutedState(AgentState[Any]):
-    """An agent's state with the decision it works under, as (run id, decision id)."""
+    """An agent's state with its decision, as (run id, decision id)."""
 
     routed: NotRequired[Annotated[tuple[str, str], PrivateStateAttr]]
 
@@ -47,19 +47,19 @@ ToolHandler = Callable[[ToolCallRequest], T]
 
 
 class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
-    """Gives an agent the tools of a step, beside those it has. `step` is what is routed, or a function of the agent's
-    state and the graph's runtime that gives it."""
+    """Gives an agent the tools of a step, in addition to its own. `step` is the step to route, or a function that
+    returns it from the agent's state and the graph's runtime."""
 
     state_schema = RoutedState
 
     def __init__(self, router: Router, step: Step | StepOf) -> None:
         super().__init__()
         self._router, self._step = router, step
-        # An agent's list is kept while it goes on; what is dropped, or what another process began, is asked for again.
+        # An agent's list is cached while it runs; a dropped one, or another process's, is requested again.
         self._opened = lru_cache(500)(partial(StepTools, router))
         if not tracing_is_enabled():
-            # For LangSmith's sake a hook that is a coroutine function is handed to two threads, also where nobody
-            # traces. One that only returns its coroutine is not; where somebody traces, its span would end at once.
+            # For LangSmith, a hook that is a coroutine function is passed to two threads, even without tracing. A
+            # function that returns a coroutine is not; with tracing, its span would end at once.
             model, tool = self.awrap_model_call, self.awrap_tool_call
             vars(self).update(
                 awrap_model_call=lambda request, handler: model(request, handler),
@@ -97,12 +97,12 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         info = runtime.execution_info
         if info is None:
             return step
-        # `worker:<task>|RoutedTools.before_agent:<task>`: who started this agent, where it is a part of a graph.
+        # `worker:<task>|RoutedTools.before_agent:<task>`: the node that started this agent, if it is part of a graph.
         branch = step.branch or info.checkpoint_ns.rpartition("|")[0][-200:]
         return step_key(step.model_copy(update={"branch": branch}), info.thread_id, info.checkpoint_ns, info.task_id)
 
     def _tools(self, state: Any) -> StepTools:
-        """Return the tools of an agent's decision, also where another process began it."""
+        """Return the tools of an agent's decision, even if another process began it."""
         run_id, decision_id = state["routed"]
         return self._opened(run_id, decision_id)
 
@@ -112,7 +112,7 @@ def _begun(decision: Decision) -> dict[str, Any]:
 
 
 def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
-    """Return the request with the step's tools behind the agent's own, and the guidance behind its instructions."""
+    """Return the request with the step's tools after the agent's own, and the guidance after its instructions."""
     tools = [*request.tools, *toolset.tools]
     if not toolset.guidance:
         return request.override(tools=tools)

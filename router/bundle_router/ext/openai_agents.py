@@ -3,8 +3,8 @@
     agent = RoutedAgent(name="editor", router=router, step=Step(run_id="r-1", workflow=…, role=…, step=…))
     result = await agent.run("…")
 
-`agent.run` is `Runner.run` with a configuration in which a name that is not in the array is answered, and recorded as a
-gap, instead of ending the run. For `Runner.run_streamed` and others hand over `run_config=agent.run_config()` yourself.
+`agent.run` is `Runner.run` with a configuration that answers a name which is not in the array, and records it as a gap,
+instead of ending the run. For `Runner.run_streamed` and others pass `run_config=agent.run_config()` yourself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
 
 @dataclass
 class RoutedAgent(Agent[Any]):
-    """An agent that has the tools of a step beside its own. The step is routed once, when they are first asked for:
-    an agent is one decision, so make one for each task. A step with a key, made again, gives the recorded decision.
+    """An agent with the tools of a step in addition to its own. The step is routed once, when they are first needed: an
+    agent is one decision, so make one per task. A step with a key, made again, gives the recorded decision.
     """
 
     router: Router | None = None
@@ -72,7 +72,7 @@ class RoutedAgent(Agent[Any]):
         return "\n\n".join(part for part in (own, guidance) if part) or None
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
-        """Return a run configuration, this or a new one, that answers names which are not in the array."""
+        """Return a run configuration, the given or a new one, that answers names which are not in the array."""
         behaviour: dict[str, Any] = {"tool_not_found_behavior": "return_error_to_model"}
         return replace(config or RunConfig(), **behaviour, tool_error_formatter=self._formatter(config))
 
@@ -98,7 +98,7 @@ def _function_tool(tools: StepTools, row: dict[str, Any]) -> FunctionTool:
         description=row["description"],
         params_json_schema=row["inputSchema"],
         on_invoke_tool=partial(_call, tools, row["name"]),
-        strict_json_schema=False,  # what a server declares is rarely in the strict subset, and the router checks it
+        strict_json_schema=False,  # servers' schemas are rarely in the strict subset, and the router checks them
     )
 
 

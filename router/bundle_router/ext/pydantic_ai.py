@@ -4,8 +4,8 @@
     await agent.run("…", run_id="r-1-edit")
 
 Each agent run is one decision. Its key is the step's, else the agent run's id, which durable execution (Temporal, DBOS,
-Prefect) derives from the workflow: a run that is started again after a crash has the same decision, and no call twice.
-To those engines this is a dynamic toolset: listing and each call are steps of theirs.
+Prefect) derives from the workflow: a run that is restarted after a crash has the same decision, and makes no call
+twice. For those engines this is a dynamic toolset: listing and each call are steps of theirs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ with needs_extra("the adapter for pydantic-ai", "pydantic-ai"):
     from pydantic_core import SchemaValidator, core_schema
 
 ANY_ARGUMENTS: Final = SchemaValidator(core_schema.any_schema())
-"""The router checks arguments against the tool's own schema, and its answer says how they have to be."""
+"""The router checks arguments against the tool's own schema, and its answer says how to correct them."""
 StepOf = Callable[[RunContext[Any]], Step]
 
 
 class RoutedToolset(DynamicToolset[Any]):
     """The tools of a step, routed once for each agent run.
 
-    `step` is what is routed, or a function of the run's context that gives it. `own_search`: what the decision defers
-    is handed over with `defer_loading`, and pydantic-ai's search finds it (by the provider where that can); else the
-    router's own `search_tools` does. `id` tells durable execution which toolset this is.
+    `step` is the step to route, or a function that returns it from the run's context. `own_search`: deferred tools are
+    passed with `defer_loading`, and pydantic-ai's search finds them (by the provider if it can); otherwise the router's
+    own `search_tools` does. `id` identifies the toolset for durable execution.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RoutedToolset(DynamicToolset[Any]):
 
 
 class StepToolset(AbstractToolset[Any]):
-    """The tools of one agent run. Nothing is routed before they are first asked for."""
+    """The tools of one agent run. The step is routed when they are first needed."""
 
     def __init__(self, router: Router, step: Step, *, own_search: bool, name: str) -> None:
         self._router, self._step, self._own_search, self._id = router, step, own_search, name
@@ -98,7 +98,7 @@ class StepToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str | list[str | BinaryContent]:
-        """Call the tool. Raises ToolFailed with what the model is to see where the result is not `ok`."""
+        """Call the tool. Raises ToolFailed with the text for the model if the result is not `ok`."""
         tools = await self._routed_tools()
         result = await tools.call(name, tool_args, ctx.tool_call_id or "")
         if not result.ok:
@@ -108,8 +108,8 @@ class StepToolset(AbstractToolset[Any]):
 
 
 def _unknown_names(ctx: RunContext[Any]) -> list[str]:
-    """Return the names that pydantic-ai refused in the last turn. A Temporal activity is not given the history: there
-    such names are no gaps in the record."""
+    """Return the names that pydantic-ai refused in the last turn. A Temporal activity does not get the history, so
+    there such names are not recorded as gaps."""
     try:
         last = ctx.messages[-1] if ctx.messages else None
     except UserError:

@@ -1,13 +1,13 @@
-"""The tools of one decision, as somebody else's agent loop uses them. What all adapters have in common.
+"""The tools of one decision for a framework's agent loop: the common part of all adapters.
 
 Rules:
-1. One loop, one decision. It is named with every list and call, so that loops side by side are judged each under its
+1. One loop has one decision. Every list and call names it, so that each of several parallel loops is judged under its
    own, whatever else is routed in the run meanwhile.
-2. A loop that is run again (a retry, a resumed checkpoint, another worker) comes with the same step key and the same
-   call ids. So a step is decided once, and a call is made once.
-3. The list is asked for again when a call says that a tool joined it, and at no other time.
-4. What the agent can see fail is text for the model. A name that is in no list is called like any other: it is refused
-   with its code, and recorded as a gap.
+2. A loop that is run again (a retry, a resumed checkpoint, another worker) uses the same step key and the same call
+   ids. So a step is decided once, and a call is made once.
+3. The list is requested again only when a call reports that a tool joined it.
+4. A failure that the agent can see is text for the model. A name that is in no list is called like any other: it is
+   refused with its code, and recorded as a gap.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ META_NAMES: Final = frozenset(NAMES)
 
 
 def step_key(step: Step, *parts: object) -> Step:
-    """Return the step with a key, made of what names this place in the framework's own run; one that has a key keeps
-    it. The same parts give the same key, on whichever machine."""
+    """Return the step with a key made of the parts, which name this place in the framework's own run; an existing key
+    is kept. The same parts give the same key on every machine."""
     return step if step.key else step.model_copy(update={"key": short_key(*parts)})
 
 
 def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, Any] | str) -> str:
-    """Return the key of a call, empty where the framework gives no id. Name and arguments are part of it: some models
-    count their calls from zero in every turn."""
+    """Return the key of a call, empty if the framework gives no id. Name and arguments are part of it, because some
+    models count their calls from zero in every turn."""
     if not call_id:
         return ""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, sort_keys=True, default=str)
@@ -45,16 +45,16 @@ def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, 
 
 
 def short_key(*parts: object) -> str:
-    """Return a key that these parts give, on every machine the same."""
+    """Return a key made of the parts, the same on every machine."""
     return digest(json.dumps([str(part) for part in parts])).rpartition(":")[2][:32]
 
 
 @dataclass
 class StepTools:
-    """The tools of one open decision of a run: listed, called, and told of to a model.
+    """The tools of one open decision of a run: lists, calls, and text for a model.
 
-    `form` is the provider's form of the definitions. Methods that end in `_sync` are for loops without an event loop;
-    all raise as those of `Router` do.
+    `form` is the provider's form of the definitions. Methods that end in `_sync` are for code without an event loop;
+    all raise the errors of `Router`.
     """
 
     router: Router
@@ -69,7 +69,7 @@ class StepTools:
         return cls(router, step.run_id, (await router.route(step)).decision_id, form)
 
     async def toolset(self) -> Toolset:
-        """Return the list as it is now (rule 3)."""
+        """Return the present list (rule 3)."""
         if self._known is None:
             self._known = await self.router.tools(self.run_id, format=self.form, decision=self.decision_id)
         return self._known
@@ -81,7 +81,7 @@ class StepTools:
         return self._known
 
     async def call(self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "") -> Result:
-        """Call a tool by the name that the model used, once for a call id (rule 2)."""
+        """Call a tool by the name that the model used, once per call id (rule 2)."""
         key = call_key(self.decision_id, call_id, name, arguments)
         return self._note(await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key))
 
@@ -91,12 +91,12 @@ class StepTools:
         return self._note(self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key))
 
     async def missed(self, name: str) -> str:
-        """Record a name that the framework refused by itself, and return a sentence that says why it is not there."""
+        """Record a name that the framework refused by itself, and return a sentence that explains the refusal."""
         return (await self.router.missed(self.run_id, name, decision=self.decision_id)).text
 
     async def pictures(self, result: Result) -> list[str]:
-        """Return the pictures of a result as data URLs, to stand beside its text, which names each. What no provider
-        takes (another type, too large) is left out here and named in the text all the same."""
+        """Return the pictures of a result as data URLs, to send beside its text, which names each. Pictures that no
+        provider accepts (another type, too large) are left out, but still named in the text."""
         found = [await self.router.media(self.run_id, uri) for uri in _media(result)]
         return [part["image_url"]["url"] for part in found if part["type"] == "image_url"]
 

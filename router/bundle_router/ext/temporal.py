@@ -6,9 +6,9 @@
     run_worker([Edit], "config", runs="runs")                                                # where tools run
     Worker(client, task_queue="agents", workflows=[Edit], activities=activities(router))     # in a worker of one's own
 
-Workflow and activity ids are the keys of steps and calls. So an activity that is tried again, on whichever worker,
-gives the recorded decision or result; a call whose worker died in it is `unknown`, or made again where that does no
-harm. A workflow that was reset or continued as new asks anew. Workers of several machines share a store (`postgresql://…`).
+Workflow and activity ids are the keys of steps and calls. So a retried activity, on whichever worker, gives the
+recorded decision or result. A call whose worker died in it is `unknown`, or is repeated if that does no harm. A
+workflow that was reset or continued as new decides anew. Workers on several machines share a store (`postgresql://…`).
 For a worker of one's own, a workflow's file imports this module within `workflow.unsafe.imports_passed_through()`.
 """
 
@@ -42,17 +42,17 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "start_to_close_timeout": timedelta(minutes=5),
     "heartbeat_timeout": timedelta(seconds=30),
 }
-"""Options of `workflow.execute_activity` where none are given: a worker that died is noticed within 30 s."""
+"""Default options of `workflow.execute_activity`: a dead worker is noticed within 30 s."""
 DECISIONS: Final = TypeAdapter(Decision)
-"""Made here, since in a workflow's sandbox the names that it refers to can't be looked up."""
+"""Created at import, because a workflow's sandbox can't resolve the names in its type."""
 Json = dict[str, Any]
 
 
 def run_worker(
     workflows: Sequence[type], config: str | Path, *, task_queue: str = "bundle-router", **options: Any
 ) -> None:
-    """Run a worker of workflows until it is interrupted, with a router of its own (`options` are `Router.open`'s) and
-    the server that Temporal's environment names (`TEMPORAL_ADDRESS` and others), else the one of this machine."""
+    """Run a worker of workflows until it is interrupted, with its own router (`options` are `Router.open`'s) and the
+    server in Temporal's environment variables (`TEMPORAL_ADDRESS` and others), else the one on this machine."""
     runner = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules("bundle_router"))
 
     async def run() -> None:
@@ -67,8 +67,8 @@ def run_worker(
 
 
 def activities(router: Router) -> list[Callable[..., Any]]:
-    """Return the activities that a worker carries out with a router. Requests that are refused fail for good
-    (`ApplicationError`, its type the error's name); whatever else fails is tried again as the workflow says."""
+    """Return the activities that a worker carries out with a router. A refused request fails for good
+    (`ApplicationError`, its type the error's name); any other failure is retried as the workflow says."""
 
     return [
         _activity("route", lambda step: router.route(step_key(Step.from_json(step), *_place()))),
@@ -85,7 +85,7 @@ def _place() -> tuple[str | None, ...]:
 
 
 def _activity(name: str, begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-    """Return an activity with heartbeats, by which a dead worker is noticed and a cancellation arrives."""
+    """Return an activity with heartbeats, which reveal a dead worker and deliver a cancellation."""
 
     @activity.defn(name=f"bundle_router.{name}")
     async def carry_out(asked: Any) -> Any:
@@ -121,13 +121,13 @@ async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> 
 
 
 async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> Result:
-    """Call a tool under a decision, once however often the activity is tried."""
+    """Call a tool under a decision, once however often the activity is retried."""
     asked = {**_named_decision(decision), "name": name, "arguments": arguments}
     return Result.from_json(await _execute("call", asked, options))
 
 
 async def missed(decision: Decision, name: str, **options: Any) -> Result:
-    """Record a name that the agent asked for and that the workflow refused itself."""
+    """Record a name that the agent asked for and the workflow itself refused."""
     return Result.from_json(await _execute("missed", {**_named_decision(decision), "name": name}, options))
 
 

@@ -7,7 +7,7 @@
         assert "repo.readonly" in decision.bundle_ids
         assert router.fakes.records("t-1")[0]["source"] == "mapping"
 
-Everything but the ports is the real thing: the same core, the same flows, the same records.
+Everything except the ports is real: the same core, the same flows, the same records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bundle_router.wiring.effects import open_results
 
 
 class FakeClock:
-    """Stands still until `advance` is called."""
+    """A clock that stands still until `advance` is called."""
 
     def __init__(self) -> None:
         self.ns = 0
@@ -55,7 +55,7 @@ class FakeClock:
 
 @dataclass
 class FakeRedactor:
-    """Redacts exactly the given words."""
+    """Redacts only the given words."""
 
     secrets: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class FakeDiagnostics:
 
 @dataclass
 class FakeCapabilities:
-    """Has exactly the given names (`env:X`, `binary:y`); change the set at any time."""
+    """Reports only the given names (`env:X`, `binary:y`) as present; the set may be changed at any time."""
 
     names: set[str] = field(default_factory=set)
 
@@ -109,7 +109,7 @@ Script = Callable[[Question], Answer | Failure | Iterable[str]]
 
 
 class ScriptedSelector:
-    """Answers questions with what a function says: bundle ids (as if a model picked them), an Answer, or a Failure."""
+    """Answers questions with a function's result: bundle ids (as if a model picked them), an Answer, or a Failure."""
 
     def __init__(self, script: Script) -> None:
         self.questions: list[Question] = []
@@ -128,9 +128,8 @@ class ScriptedSelector:
 class FakeSessions:
     """Tools that answer from a table: canonical name → a result, or a function of the arguments that returns one.
 
-    A result is a RawResult or what a typed function may return. What a function raises is raised: a test sees its bugs.
-
-    Arguments of first-party tools are validated as by the real ones; others are taken as they come.
+    A result is a RawResult or any value that a typed function may return. A function's exceptions are raised, so that a
+    test sees its bugs. Arguments of first-party tools are validated as by the real ones; others are not.
     """
 
     def __init__(self, results: Mapping[str, object]) -> None:
@@ -181,7 +180,7 @@ class Fakes:
 
 
 class FakeRouter(Router):
-    """A Router whose ports are fakes, kept in `fakes`."""
+    """A Router with fake ports, which are in `fakes`."""
 
     fakes: Fakes
 
@@ -194,10 +193,9 @@ def small_catalog(
     settings: Settings | None = None,
     servers: Iterable[Server] = (),
 ) -> Catalog:
-    """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`). Servers and cards are made up to
-    fit.
+    """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`), with fitting servers and cards.
 
-    By default one policy allows everything, so that a test says only what it is about.
+    By default one policy allows everything, so that a test states only its subject.
     """
     made = {
         id_: value
@@ -234,8 +232,8 @@ def fake_router(
     workspace: str | Path = "/",
     runs: MemoryRuns | None = None,
 ) -> FakeRouter:
-    """Return a Router over `catalog` with every effect faked. `selector` (a function, or what implements the port)
-    answers questions; `results` calls. Several over the same `runs` are several workers.
+    """Return a Router over `catalog` with every effect faked. `selector` (a function, or an implementation of the port)
+    answers questions, `results` answers calls. Several over the same `runs` are several workers.
 
     Load a real config with `bundle_router.load_catalog("config")`, or build a `Catalog` by hand. Raises RequestError
     for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.

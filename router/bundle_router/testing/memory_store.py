@@ -1,7 +1,7 @@
-"""A store of runs in memory: the fake behind the port of runs, held to the same contract as the real ones.
+"""A run store in memory: the fake of the store port, under the same contract as the real ones.
 
-Several stores over one `MemoryRuns` are several processes over one disk: each can be killed, and what happens before
-each of their operations can be scripted.
+Several stores over one `MemoryRuns` are several processes over one disk. Each can be killed, and events before each of
+their operations can be scripted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MemoryArtifacts:
 class MemoryRun:
     """One run's records, sealed with the same chain as on disk, in the order of their `seq`, each with its file.
 
-    `fail_with` makes appends fail; `fail_sync_with`, and `fail_sync_after` so many, make syncs fail.
+    `fail_with` makes appends fail; `fail_sync_with` makes syncs fail, after `fail_sync_after` of them.
     """
 
     header: RunHeader
@@ -58,19 +58,19 @@ class MemoryRun:
 
     @property
     def lines(self) -> list[tuple[File, dict[str, Any]]]:
-        """The records, parsed, each with its file."""
+        """The parsed records, each with its file."""
         return [(file, parse(line)) for file, line in self.sealed]
 
     def artifacts(self) -> MemoryArtifacts:
         return self.kept
 
     def files(self) -> dict[str, list[bytes]]:
-        """Return the lines of each file, as `core.records.chain.check` takes them."""
+        """Return the lines of each file, in the form that `core.records.chain.check` takes."""
         return {name: [line for own, line in self.sealed if own == file] for file, name in FILES.items()}
 
 
 class MemoryRuns:
-    """What several stores share: a disk. `dead` holds the tokens of those that were killed."""
+    """The disk that several stores share. `dead` holds the tokens of killed ones."""
 
     def __init__(self) -> None:
         self.runs: dict[str, MemoryRun] = {}
@@ -88,7 +88,7 @@ def _do_nothing(operation: str, run_id: str) -> None:
 
 
 class MemoryRunLog:
-    """One run as one fake process reads and appends it."""
+    """One run as a fake process reads and appends it."""
 
     def __init__(self, store: MemoryRunStore, run: MemoryRun, number: int) -> None:
         self._store = store
@@ -182,7 +182,7 @@ class MemoryRunLog:
 
 
 class MemoryRunStore:
-    """Runs in memory, as one fake process sees them."""
+    """The runs in memory as a fake process sees them."""
 
     blocks: Final = False
 
@@ -197,10 +197,10 @@ class MemoryRunStore:
         return writer not in self.shared.dead
 
     def check(self) -> None:
-        """Memory can always be written."""
+        """Do nothing: memory is always writable."""
 
     def kill(self) -> None:
-        """Let the process of this store die, with all that it held."""
+        """Kill the process of this store, with all its locks."""
         self.shared.dead.add(self.writer)
         for run, number in self._handles:
             run.writing.discard(number)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on the loopback whose answers and faults are scripted, to test an engine without a model.
+"""An OpenAI-compatible server on the loopback with scripted answers and faults, to test an engine without a model.
 
     from bundle_router.testing.upstream import ScriptedServer, choice, hang, says, status
 
@@ -6,8 +6,8 @@
         ...  # [model] names = ["openai/scripted"], base_url = server.base_url
         assert len(server.requests) == 2
 
-The script's acts are played in order, the last one again and again. The server counts requests and closed connections
-itself, so that a test does not have to believe the client. Standard library only, over real HTTP.
+The script's acts are played in order, and the last one is repeated. The server itself counts requests and closed
+connections, so that a test need not rely on the client. Standard library only, over real HTTP.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 BOUND_S: Final = 30.0
-"""Seconds after which any act ends, whatever the client does."""
+"""Maximum seconds of any act, whatever the client does."""
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """One request as it came in."""
+    """One received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -45,14 +45,14 @@ class ReceivedRequest:
 
 @dataclass
 class Exchange:
-    """One request under way: the socket to answer on, and what the server knows."""
+    """One request in progress: the socket to answer on, and its server."""
 
     socket: socket.socket
     server: ScriptedServer
     request: ReceivedRequest
 
     def send(self, data: bytes) -> None:
-        """Send and count it, or note that the client has gone."""
+        """Send and count the bytes, or note that the client has disconnected."""
         self.socket.sendall(data)
         self.server.bytes_sent += len(data)
 
@@ -62,7 +62,7 @@ class Exchange:
         self.send(f"HTTP/1.1 {code} Scripted\r\n{head}\r\n".encode() + body)
 
     def wait_for_close(self) -> None:
-        """Until the client closes its end. The server's `gone` is set then."""
+        """Wait until the client closes its end, and set the server's `gone`."""
         while self.socket.recv(4096):
             pass
         raise ConnectionError("the client closed the connection")
@@ -73,13 +73,13 @@ Act = Callable[[Exchange], None]
 
 @dataclass
 class ScriptedServer:
-    """Listens on 127.0.0.1 while it is entered. `key`, when set, has to be in the Authorization header."""
+    """Listens on 127.0.0.1 inside its `with` block. A `key`, if set, must be in the Authorization header."""
 
     script: Sequence[Act]
     requests: list[ReceivedRequest] = field(default_factory=list)
     bytes_sent: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
-    """Set when the first request has come in."""
+    """Set when the first request has arrived."""
     gone: threading.Event = field(default_factory=threading.Event)
     """Set when a client closed a connection in the middle of an act."""
 
@@ -95,7 +95,7 @@ class ScriptedServer:
 
     @property
     def connections(self) -> int:
-        """Connections that are open now."""
+        """Number of open connections."""
         with self._lock:
             return len(self._open)
 
@@ -110,7 +110,7 @@ class ScriptedServer:
         self._listener.close()
         with self._lock:
             for connection in self._open:
-                with suppress(OSError):  # the client may have gone already
+                with suppress(OSError):  # the client may have disconnected
                     connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
 
@@ -167,7 +167,7 @@ def _read(connection: socket.socket) -> ReceivedRequest | None:
 
 
 def choice(*ids: str, need: str = "required", rationale: str = "it fits", missing: str = "") -> str:
-    """Return an answer in the shape that is asked for, as text."""
+    """Return an answer in the requested form, as text."""
     picks = [{"id": id_, "need": need} for id_ in ids]
     return json.dumps({"rationale": rationale, "picks": picks, "missing": missing})
 
@@ -200,7 +200,7 @@ def says(content: str | None, **more: Any) -> Act:
 
 
 def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:
-    """Return an error as the large providers send it."""
+    """Return an error in the form of the large providers."""
     body = json.dumps({"error": {"message": message, "type": "scripted", "code": None}}).encode()
     return lambda exchange: exchange.reply(body, code, headers)
 
@@ -211,5 +211,5 @@ def body(data: bytes, content_type: str = "application/json", **headers: str) ->
 
 
 def hang() -> Act:
-    """Read the request and answer nothing."""
+    """Read the request and do not answer."""
     return lambda exchange: exchange.wait_for_close()
