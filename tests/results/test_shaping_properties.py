@@ -189,7 +189,7 @@ def test_where_a_long_text_is_sliced_changes_nothing_of_what_is_made_visible(tex
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
     max_leaves=20,
 )
@@ -232,10 +232,10 @@ def test_other_threads_have_their_turn_while_large_json_is_read_and_written(shap
     text = json.dumps(value) + " " * json_text.LARGE
     assert calls_of_python(lambda: json_text.parse(text)) >= 20_000
     assert json_text.parse(text) == value
-    written = list(json_text.pieces(value))
+    written = list(json_text.pieces(value, json_text.JsonSizes(value)))
     assert max(map(len, written)) < 64_000, "what the codec writes in one go"
     assert json.loads("".join(written)) == value
-    indented = list(json_text.pieces(value, indented=True))
+    indented = list(json_text.pieces(value, json_text.JsonSizes(value), indented=True))
     assert max(map(len, indented)) < 128_000, "what is written in one go"
     assert "".join(indented) == json.dumps(value, indent=1)
 
@@ -283,3 +283,105 @@ def test_media_are_decoded_slice_by_slice_as_in_one_go(size: int) -> None:
         broken = encoded[:262_143] + "=" + encoded[262_144:]
         (block,) = blocks_of({"content": [{"type": "image", "data": broken, "mimeType": "image/png"}]}, 10)
         assert isinstance(block, Text), "padding in the middle is no base64"
+
+
+# --- what a large value costs, and what is left of it -----------------------------------------------------------------
+
+
+def nested(levels: int, width: int) -> Any:
+    return {"items": [nested(levels - 1, width) for _ in range(width)]} if levels else {"id": 1, "name": "short"}
+
+
+def test_a_deep_value_is_gone_through_a_few_times_however_deep_it_is() -> None:
+    value = nested(4, 10)
+    objects = sum(10**level for level in range(5))
+    assert calls_of_python(lambda: shape([Data(value)], 1_000, describe)) < 8 * objects
+
+
+json_texts = st.text(alphabet='ab {}[]",:\\/udD8cé\u2028\x00', max_size=30)
+
+
+@SETTINGS
+@given(st.lists(json_texts, max_size=6), json_values)
+@example(["\\ud800", '"'], {"a": "\U0001f600"})
+@example([], 10**400)
+def test_large_bytes_are_read_as_the_same_text_is_read(texts: list[str], value: Any) -> None:
+    value = {"value": value, "texts": texts, "filler": "x" * json_text.LARGE}
+    for ascii_only in (True, False):
+        data = json.dumps(value, ensure_ascii=ascii_only).encode()
+        assert json_text.read_large(data) == json_text.read_large(bytearray(data)) == value
+        with pytest.raises(ValueError):
+            json_text.read_large(data[:-1])
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("more", ["", ",1" * 5_000])
+def test_what_is_no_number_is_null_in_large_json(number: str, more: str) -> None:
+    data = f'{{"filler": "{"x" * json_text.LARGE}", "a": [{number}{more}]}}'.encode()
+    assert json_text.read_large(data)["a"][0] is None
+
+
+def test_a_text_of_megabytes_is_read_by_the_codec_that_takes_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[bool] = []
+    monkeypatch.setattr(json_text, "_decode_large", lambda text: read.append(True))
+    json_text.read_large(json.dumps({"content": [{"type": "text", "text": '"a", b\n' * 200}]}).encode())
+    assert not read
+    json_text.read_large(json.dumps(list(range(10_000))).encode())
+    assert read, "many values are read so that others have their turn"
+
+
+def test_a_value_that_nobody_needs_is_taken_apart_where_it_was_shaped() -> None:
+    """Letting go of a large one in one go would hold the interpreter, of the event loop that had it last."""
+    rows = nested(4, 10)
+    blocks = [Data(rows)]
+    as_before = shape([Data(nested(4, 10))], 1_000, describe)
+    del rows
+    assert shape(blocks, 1_000, describe, sys.getrefcount) == as_before
+    assert blocks == [Data({})]
+
+
+def test_what_somebody_else_holds_is_left_as_it_is() -> None:
+    held = nested(3, 14)
+    whole = {"held": held, "rest": nested(3, 14)}
+    shape([Data({"outer": [held, nested(3, 14)]})], 1_000, describe, sys.getrefcount)
+    assert held == nested(3, 14)
+    shape([Data(whole)], 1_000, describe, sys.getrefcount)
+    assert whole == {"held": held, "rest": nested(3, 14)}
+
+
+plain_or_not = st.recursive(
+    st.none()
+    | st.integers()
+    | st.sampled_from(["short", "a text of words " * 8, "data:,x", "QUJD" * 20, "word " * 60])
+    | st.sampled_from(["data:image/png;base64," + base64.b64encode(PNG).decode(), base64.b64encode(PNG).decode()]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["a", "data", "blob", "type", "mimeType", "DATA:,x", "k" * 70]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@SETTINGS
+@given(plain_or_not)
+@example({"type": "image", "data": "QUJD"})
+@example({"uri": "u", "blob": "QUJD"})
+def test_a_value_that_is_called_plain_has_no_payload(value: Any) -> None:
+    if json_text.JsonSizes(value).is_plain:
+        found = references.References(describe)
+        assert found.value(value) == value
+        assert not found.blobs
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 102])
+def test_a_value_is_called_plain_down_to_the_level_where_more_is_left_out(levels: int) -> None:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    left_out = references.References(describe).value(value) is not value
+    assert not (left_out and json_text.JsonSizes(value).is_plain)
+    assert left_out == (levels > 100)

@@ -358,11 +358,13 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
 async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     """Return the shaped result of the call, or the kept result of the same call where the operator permits reuse."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
+    entry, max_chars = catalog.servers[call.tool.partition(".")[0]], catalog.settings.limits.max_result_chars
 
     async def work() -> CallOutcome:
         raw = await _call_server(at, call)
-        shaped = await shape_blocks(at.ports, catalog.settings.limits.max_result_chars, raw.blocks)
         whole = raw.blocks if call.request.whole else None
+        is_ours = entry.transport != "local" and whole is None  # what a local tool gave, it may give again
+        shaped = await shape_blocks(at.ports, max_chars, raw.blocks, release=is_ours)
         return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
 
     if results is None:
@@ -370,14 +372,13 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     if call.scope.client is not None or call.request.whole:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return await results.call_fresh(catalog, call.tool, work)
-    is_local = not catalog.servers[call.tool.partition(".")[0]].traits.is_remote
     arguments = call.request.arguments
     asked = ReusableCall(
         tool=call.tool,
         arguments=arguments.value if arguments.asked is None else arguments.asked,
         principal=call.scope.principal,
         run_id=at.run.id,
-        where=(state.root, call.folder) if is_local else (),
+        where=(state.root, call.folder) if not entry.traits.is_remote else (),
     )
     return await results.get_or_call(catalog, asked, call.call_id, work)
 

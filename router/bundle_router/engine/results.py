@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -388,11 +389,14 @@ def recordable_name(name: object) -> str:
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
-async def shape_blocks(ports: EnginePorts, max_chars: int, blocks: Sequence[Block]) -> ShapedResult:
-    """Return the blocks shaped for the model. Large ones are shaped off the event loop."""
+async def shape_blocks(
+    ports: EnginePorts, max_chars: int, blocks: Sequence[Block], *, release: bool = False
+) -> ShapedResult:
+    """Return the blocks shaped for the model, large ones off the event loop. `release`: nobody needs them any more."""
     if is_small(blocks, INLINE_CHARS):
         return shape(blocks, max_chars, ports.describe)
-    shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe))
+    count = sys.getrefcount if release else None
+    shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe, count))
     return shaped
 
 

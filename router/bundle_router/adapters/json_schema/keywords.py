@@ -74,12 +74,9 @@ def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: 
     for schema in schemas:
         fitting += check.fits_other(schema, place, quietly=True)
         if fitting > 1:
-            return check.report(
-                place, f"{display_value(place.value)} is valid under more than one of the given schemas"
-            )
-    return fitting == 1 or check.report(
-        place, f"{display_value(place.value)} is not valid under any of the given schemas"
-    )
+            break
+    count = "valid under more than one" if fitting else "not valid under any"
+    return fitting == 1 or check.report(place, f"{display_value(place.value)} is {count} of the given schemas")
 
 
 def _not(check: ValueCheck, schema: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:

@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import ssl
 import sys
@@ -27,7 +26,7 @@ import httpx2
 
 from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
-from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for
+from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for, read_object
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.lines import cut_deep
@@ -116,7 +115,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         body = await _head_of(response, exchange)
         if status == 404 and "mcp-session-id" in request.headers:
             exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
-        elif _is_rpc_error(body):
+        elif (said := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(said.get("error"), dict):
             return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
         else:
             exchange.fault = fault_for(status, response.headers.get("retry-after", ""))
@@ -305,14 +304,6 @@ async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
     finally:
         await body.aclose()
     return b"".join(parts)
-
-
-def _is_rpc_error(body: bytes) -> bool:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and value.get("jsonrpc") == "2.0" and isinstance(value.get("error"), dict)
 
 
 def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:

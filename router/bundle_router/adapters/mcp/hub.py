@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundle_router.adapters.mcp import wires
@@ -170,11 +171,8 @@ class Hub:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
             await self._note_unexpected(server, tool, scope, raw)
-            if is_small((Data(raw),), _INLINE_CHARS):
-                return read_answer(name, raw, self._bounds.max_blocks, scope.client)
-            return await run_in_turn(
-                "taken_apart", lambda: read_answer(name, raw, self._bounds.max_blocks, scope.client)
-            )
+            reading = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
+            return reading() if is_small((Data(raw),), _INLINE_CHARS) else await run_in_turn("taken_apart", reading)
 
         try:
             result = await self._run_queued(server, name, work, timeout_s)

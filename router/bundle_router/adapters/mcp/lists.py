@@ -148,11 +148,8 @@ class Lists:
             entry.reading = None
         now = self._clock.monotonic_ns()
         entry.schemas = {str(tool["name"]): tool["inputSchema"] for tool in listing.tools}
-        entry.outputs = {
-            str(tool["name"]): tool["outputSchema"]
-            for tool in listing.tools
-            if isinstance(tool.get("outputSchema"), Mapping)
-        }
+        outputs = {str(tool["name"]): tool.get("outputSchema") for tool in listing.tools}
+        entry.outputs = {name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)}
         entry.heard = changes
         entry.listing = replace(listing, listed_ns=now)
         self.changes += 1

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, parse_finite
+from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, read_large
 from bundle_router.core.tools.transport.lines import cut_deep
 
 INVALID_REQUEST: Final = -32600
@@ -244,24 +244,13 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
     raise _garbled_fault("the server's answer is no JSON-RPC message")
 
 
-def _without_surrogates(value: Any) -> Any:
-    """Return the JSON value with `?` for each lone surrogate; the same object if it has none."""
-    text = dump(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return parse_finite(text.encode("utf-8", "replace").decode())
-    return value
-
-
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
     """Parse a JSON object; None if it is none. Lone surrogates are replaced, and parts that are nested too deep."""
     try:
         is_small = len(body) < LARGE
-        text = body.decode(json.detect_encoding(body), "surrogatepass") if is_small else body.decode("utf-8")
-        value = (decode_small if is_small else parse_finite)(text)
+        value = decode_small(body.decode(json.detect_encoding(body), "surrogatepass")) if is_small else read_large(body)
         if b"\\ud" in body or b"\\uD" in body:
-            value = _without_surrogates(value)
+            value = read_large(dump(value).encode("utf-8", "replace"))
     except RecursionError:
         return read_object(cut) if (cut := cut_deep(bytes(body))) != body else None
     except ValueError:

@@ -162,7 +162,8 @@ class ProcessSupervisor:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))
                 process = await self._handed_over(program, command, folder)
             except (OSError, RuntimeError) as error:
-                raise _not_started(error) from error
+                why = getattr(error, "strerror", None) or error  # no process, thread or descriptor is left
+                raise ServerFault("not_started", f"it can't be started: {why}") from error
             process.home = home.pop_all()
             return process
 
@@ -271,11 +272,6 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[Bin
     readable, writable = os.pipe()
     theirs.callback(os.close, writable)
     return ours.enter_context(os.fdopen(readable, "rb", buffering=0)), writable
-
-
-def _not_started(error: OSError | RuntimeError) -> ServerFault:
-    """Return the fault for a system that has no process, thread or descriptor left."""
-    return ServerFault("not_started", f"it can't be started: {getattr(error, 'strerror', None) or error}")
 
 
 def _program(command: ServerCommand) -> str:

@@ -9,69 +9,131 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 LARGE: Final = 128 * 1024
 """Characters from which a text is read that way, which takes a third longer."""
 _LEVELS: Final = 200
 """Levels of a value that are divided; deeper parts are one piece."""
 _BATCH: Final = 2_048
+_LIGHT: Final = 8
+_PLAIN_LEVELS: Final = 100
 _CONTAINERS: Final = (dict, list, tuple)
+_SCALARS: Final = frozenset((int, float, bool, type(None)))
 encode_small: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `dumps` makes one each time
 
 
 def parse(text: str) -> Any:
-    """Return the JSON object or array in the text; None if it is neither."""
+    """Return the JSON object or array in the text, with null for NaN and infinities; None if it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        return json.loads(text) if len(text) <= LARGE else _DECODER.decode(text)
+        return (decode_small if len(text) <= LARGE else _decode_large)(text)
     except (ValueError, RecursionError):
         return None
 
 
-def parse_finite(text: str) -> Any:
-    """Return the JSON value of a large text, with null for NaN and infinities. Raises ValueError, RecursionError."""
-    return _FINITE.decode(text)
+def read_large(data: bytes | bytearray) -> Any:
+    """Return the JSON value of large UTF-8, with null for NaN. Raises ValueError, RecursionError."""
+    if all(_is_rare(mark, data) for mark in b",[{"):  # little more than texts
+        with suppress(ValueError):  # what Python alone reads: lone surrogates, over 200 levels, NaN
+            return from_json(bytes(data), allow_inf_nan=False)
+    return _decode_large(data.decode())
 
 
-def dump(value: Any, *, indented: bool = False) -> str:
+def _is_rare(mark: int, data: bytes | bytearray) -> bool:
+    at = -1  # to count takes five times as long
+    return not all((at := data.find(mark, at + 1)) >= 0 for _ in range(_BATCH))
+
+
+class JsonSizes:
+    """The sizes of the parts of a JSON value, found in one pass. `is_plain`: nothing in it is replaced when shown."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.is_plain = isinstance(value, dict | list)
+        self._weights: dict[int, int] = {}
+        if isinstance(value, _CONTAINERS):
+            self._weigh(value, 1)
+
+    def weight(self, value: Any) -> int:
+        """Return about how many values are inside the value or a part of it."""
+        return self._weights.get(id(value), _LIGHT)
+
+    def _weigh(self, value: Any, level: int) -> int:
+        weight, parts = len(value), value
+        self.is_plain = self.is_plain and level <= _PLAIN_LEVELS
+        if isinstance(value, dict):
+            parts = value.values()
+            declared = type(value.get("data")) is str or type(value.get("blob")) is str
+            self.is_plain = self.is_plain and not declared and all(map(is_short, value))
+        for part in parts:
+            if type(part) in _SCALARS:
+                continue
+            if isinstance(part, _CONTAINERS):
+                weight += self._weigh(part, level + 1) if level < _LEVELS else _LIGHT
+            elif self.is_plain:
+                self.is_plain = is_short(part)
+        if weight > _LIGHT:
+            self._weights[id(value)] = weight
+        return weight
+
+    def release(self, references_to: Callable[[object], int]) -> None:
+        """Take the value apart, except what others refer to: freeing it all at once would hold the interpreter."""
+        waiting, self.value = [self.value], None
+        holders = 4  # the block, the piece, `one` and the question
+        while waiting:
+            one = waiting.pop()
+            while isinstance(one, dict | list) and one and references_to(one) <= holders:
+                part = one.popitem()[1] if isinstance(one, dict) else one.pop()
+                if self.weight(part) >= _BATCH:
+                    waiting.append(part)
+                del part
+            holders = 2
+
+
+def is_short(text: Any) -> bool:
+    """Return whether the value is no text, or a text that can't hold media."""
+    if not isinstance(text, str) or "data:" in text or "DATA:" in text:
+        return not isinstance(text, str)
+    return len(text) < 64 or (len(text) < 256 and " " in text.strip())
+
+
+def dump(value: Any, survey: JsonSizes | None = None, *, indented: bool = False) -> str:
     """Return the value as JSON in its own order: compact, or `indented` by a space a level."""
-    return "".join(pieces(value, indented=indented))
+    return "".join(pieces(value, survey or JsonSizes(value), indented=indented))
 
 
-def pieces(value: Any, level: int = 0, *, indented: bool = False) -> Iterator[str]:
+def pieces(value: Any, survey: JsonSizes, level: int = 0, *, indented: bool = False) -> Iterator[str]:
     """Yield the pieces that `dump` joins: none holds more than one text, or a few thousand values."""
     line = "\n" + " " * level if indented else ""
-    if level >= _LEVELS or _weight(value) < _BATCH:
+    if level >= _LEVELS or survey.weight(value) < _BATCH:
         yield _written(value, line)
-    elif isinstance(value, dict):
-        before = "{" + line + " " * indented
-        for name, part in value.items():
-            yield before + encode_small({name: 0})[1:-2] + " " * indented
-            yield from pieces(part, level + 1, indented=indented)
-            before = "," + line + " " * indented
-        yield line + "}"
-    else:
-        before = "["
-        group: list[Any] = []
-        weight = 0
-        for part in value:
-            heavy = (added := 1 + _weight(part)) >= _BATCH
-            if group and (heavy or weight + added >= _BATCH):
-                yield before + _written(group, line)[1 : -1 - len(line)]
-                before, group, weight = ",", [], 0
-            if heavy:
-                yield before + line + " " * indented
-                before = ","
-                yield from pieces(part, level + 1, indented=indented)
-            else:
-                group.append(part)
-                weight += added
-        yield (before + _written(group, line)[1 : -1 - len(line)] if group else "") + line + "]"
+        return
+    is_object = isinstance(value, dict)
+    before, after = "{}" if is_object else "[]"
+    group: dict[Any, Any] = {}
+    weight = 0
+
+    def grouped() -> str:
+        return before + _written(group if is_object else list(group.values()), line)[1 : -1 - len(line)]
+
+    for name, part in value.items() if is_object else enumerate(value):
+        weight += (added := survey.weight(part))
+        if group and weight >= _BATCH:
+            yield grouped()
+            before, group, weight = ",", {}, added
+        if added < _BATCH:
+            group[name] = part
+            continue
+        yield before + line + " " * indented + (encode_small({name: 0})[1:-2] + " " * indented if is_object else "")
+        yield from pieces(part, survey, level + 1, indented=indented)
+        before, weight = ",", 0
+    yield (grouped() if group else "") + line + after
 
 
 def _written(value: Any, line: str) -> str:
@@ -85,22 +147,6 @@ def _written(value: Any, line: str) -> str:
     return text.replace("\n", line)
 
 
-def _weight(value: Any) -> int:
-    """Return the number of values inside a value; counting stops at the maximum of a piece."""
-    if not isinstance(value, _CONTAINERS):
-        return 0
-    todo, weight = [value], 0
-    while todo:
-        one = todo.pop()
-        weight += len(one)
-        if weight >= _BATCH:
-            return weight
-        todo.extend(
-            [part for part in (one.values() if isinstance(one, dict) else one) if isinstance(part, _CONTAINERS)]
-        )
-    return weight
-
-
 def _finite(text: str) -> float | None:
     return value if math.isfinite(value := float(text)) else None
 
@@ -109,10 +155,7 @@ def no_number(_constant: str) -> None:
     """Return null for NaN and the infinities, which are no JSON, as JavaScript does."""
 
 
-decode_small: Final = json.JSONDecoder(parse_constant=no_number).decode
-_DECODER: Final = json.JSONDecoder(
-    object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=lambda text: float(text)
-)
-_FINITE: Final = json.JSONDecoder(
+decode_small: Final = json.JSONDecoder(parse_float=_finite, parse_constant=no_number).decode
+_decode_large: Final = json.JSONDecoder(
     object_hook=lambda value: value, parse_int=lambda text: int(text), parse_float=_finite, parse_constant=no_number
-)
+).decode

@@ -19,6 +19,7 @@ from operator import is_
 from typing import Any, Final
 
 from bundle_router.core.models import Media
+from bundle_router.core.tools.shaping.json_text import is_short
 from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Role
 
 LONG: Final = 256
@@ -111,8 +112,6 @@ class References:
             items = [item if _is_plain(item) else self.value(item, depth + 1) for item in value]
             return value if all(map(is_, items, value)) else items
         payload = _payload_key(value)
-        if payload is None and all(map(_is_plain, value)) and all(map(_is_plain, value.values())):
-            return value
         replaced = {
             key if _is_plain(key) else self.text(key): self._declared_payload(item, value)
             if key == payload
@@ -222,10 +221,7 @@ class References:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether the value can't hold a payload, as most are too short for one."""
-    if isinstance(value, str):
-        return len(value) < _SHORTEST and "data:" not in value and "DATA:" not in value
-    return not isinstance(value, dict | list)
+    return not isinstance(value, dict | list) and is_short(value)
 
 
 def _payload_key(value: dict[str, Any]) -> str | None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
-from bundle_router.core.tools.shaping.json_text import dump, parse
+from bundle_router.core.tools.shaping.json_text import JsonSizes, dump, parse
 from bundle_router.core.tools.shaping.references import References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
 from bundle_router.dataclass import dataclass
 
-READING: Final = "read_artifact reads it in pages, search_artifact searches it"
 EMPTY: Final = "[the tool returned nothing]"
 
 _NAMED: Final = 20
@@ -43,24 +42,27 @@ class _Piece:
     """URI of a resource; then the first line of `shown` names it."""
     mime_type: str = ""
     size: int = 0  # of the JSON `value`
+    survey: JsonSizes | None = None
 
     @property
     def full(self) -> str:
         """Its full text, for an artifact."""
         if self.value is None:
             return self.text
-        return without_surrogates(dump(self.value, indented=True))
+        return without_surrogates(dump(self.value, self.survey, indented=True))
 
     @property
     def part(self) -> Part:
         return Part(self.shown.partition("\n")[2], self.uri, self.mime_type) if self.uri else Part(self.shown)
 
 
-def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, reading: str = READING) -> ShapedResult:
+def shape(
+    blocks: Sequence[Block], max_chars: int, describe: Describe, references_to: Callable[[object], int] | None = None
+) -> ShapedResult:
     """Return the text of a result for the model, and the bytes to store.
 
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
-    bytes; `reading` tells the model how to read the artifact of a cut result.
+    bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken apart, as nobody needs it any more.
     """
     kept_blocks = without_copies(blocks)
     references = References(describe)
@@ -77,8 +79,8 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         cuts = _bound_pieces(pieces, shown, max_chars)
         rules |= {cut.rule: True for cut in cuts}
         text = "\n".join(cut.text for cut in cuts if cut.text)
-        text += "\n" + _notice(text, references, pieces, reading)
-    return ShapedResult(
+        text += "\n" + _notice(text, references, pieces)
+    result = ShapedResult(
         text=text,
         blobs=references.blobs,
         original_bytes=sum(_size(block, sizes) for block in blocks),
@@ -87,6 +89,10 @@ def shape(blocks: Sequence[Block], max_chars: int, describe: Describe, *, readin
         flags=(LOOKS_LIKE_ERROR,) if _says_failed(pieces) else (),
         parts=tuple(one.part for one in pieces) if text is shown and any(one.uri for one in pieces) else (),
     )
+    for survey in [piece.survey for piece in pieces if piece.survey is not None]:
+        if references_to is not None:
+            survey.release(references_to)
+    return result
 
 
 def _piece(block: Block, references: References, max_chars: int) -> _Piece:
@@ -94,10 +100,13 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         reference = references.media(block)
         return _Piece(reference, reference)
     if isinstance(block, Data) and not isinstance(block.value, str):
-        value = references.value(block.value)
-        raw = dump(value)
+        survey = JsonSizes(block.value)
+        if not survey.is_plain and (value := references.value(block.value)) is not block.value:
+            survey = JsonSizes(value)
+        raw = dump(survey.value, survey)
         shown = visible(raw)
-        return _Piece("", shown, value, escaped=shown != raw, size=len(raw.encode("utf-8", "surrogatepass")))
+        size = len(raw.encode("utf-8", "surrogatepass"))
+        return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
     text = _title_text(block) if isinstance(block, Text) else block.value
     whole = without_surrogates(text)
     full = references.text(whole) if isinstance(block, Text) else references.value(whole)
@@ -137,11 +146,12 @@ def _fit(piece: _Piece, budget: int) -> CutText:
     return (leading_items(value, budget) if value else None) or head_tail(piece.shown, budget, piece.hidden)
 
 
-def _notice(text: str, references: References, pieces: Sequence[_Piece], reading: str) -> str:
+def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
     """Return the notice: where the full result is, how to read it, and which artifacts lost their place in the text."""
     cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
     full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
-    whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {reading}]"
+    readers = "read_artifact reads it in pages, search_artifact searches it"
+    whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
     if not cut:
         return whole
     more = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
