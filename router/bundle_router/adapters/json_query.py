@@ -9,6 +9,8 @@ MAX_STEPS: Final = 1_000_000
 MAX_MADE: Final = 2_000_000
 """Maximum items or characters of an intermediate value: `[@, @][]` doubles it, and so does `to_string`."""
 
+_TOO_LARGE: Final = f"it makes a value of more than {MAX_MADE:,} items or characters"
+
 
 def query_json(expression: str, value: Any) -> Any:
     """Return the result of a JMESPath expression on a JSON value, None for nothing. Raises ValueError, with a sentence,
@@ -27,7 +29,9 @@ def query_json(expression: str, value: Any) -> Any:
                 raise ValueError(f"it takes more than {MAX_STEPS:,} steps")
             made = super().visit(node, *arguments, **options)
             if isinstance(made, list | dict | str) and len(made) > MAX_MADE:
-                raise ValueError(f"it makes a value of more than {MAX_MADE:,} items or characters")
+                raise ValueError(_TOO_LARGE)
+            if node["type"] in ("multi_select_list", "multi_select_dict"):  # `[@, @]` names a value twice, uncopied
+                steps += _count_whole(made) // 4
             return made
 
     try:
@@ -38,3 +42,15 @@ def query_json(expression: str, value: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
     except (TypeError, AttributeError, KeyError, IndexError) as wrong:
         raise ValueError(f"it does not fit the value ({type(wrong).__name__})") from None
+
+
+def _count_whole(value: Any) -> int:
+    """Return how many items and characters a value has when it is written out. Raises ValueError for too many."""
+    waiting, count = [value], 0
+    while waiting:
+        one = waiting.pop()
+        count += len(one) if isinstance(one, list | dict | str) else 1
+        if count > MAX_MADE:
+            raise ValueError(_TOO_LARGE)
+        waiting.extend(one if isinstance(one, list) else one.values() if isinstance(one, dict) else ())
+    return count
