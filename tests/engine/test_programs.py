@@ -184,6 +184,8 @@ NEVER = {
     "our modules": ("import bundle_router", "bundle_router"),
     "importlib": ("import importlib", "importlib"),
     "classes of the interpreter": ("print(().__class__.__bases__[0].__subclasses__())", "__class__"),
+    "text that is evaluated": ("print(eval('__import__(\\'os\\').environ'))", "__import__"),
+    "text that is executed": ("exec('print(open(\\'/etc/passwd\\').read())')", "open"),
     "the globals of a function": ("async def f(): pass\nprint(f.__globals__)", "__globals__"),
     "what a tool's function is made of": ("print(notes__add.__closure__)", "__closure__"),
     "an endless loop": ("while True:\n    pass", "time limit"),
