@@ -234,7 +234,7 @@ def test_a_token_added_while_the_service_runs_counts_at_once(site: Any, monkeypa
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [
-        ("[tokens]\n", 0o600, "at least 1 item"),
+        ("[tokens]\n", 0o600, "names no token yet"),
         ("[tokens.a]\nsha256='x'\nscopes=['call']\n", 0o600, "tokens.a.sha256"),
         (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=['all']\n", 0o600, "tokens.a.scopes.0"),
         (f"[tokens.a]\nsha256='{'0' * 64}'\nscopes=[]\n", 0o600, "tokens.a.scopes"),
