@@ -156,6 +156,36 @@ def test_a_call_whose_turn_does_not_come_in_time_is_never_carried_out(open_with:
     assert 0 < carried_out[0] <= 60
 
 
+def test_the_time_in_the_routers_own_queue_is_not_counted_as_the_tools(open_with: Opened, tmp_path: Path) -> None:
+    holding, go_on = threading.Event(), threading.Event()
+
+    def hold(arguments: Nothing, context: ToolContext) -> ToolOutput:
+        holding.set()
+        assert go_on.wait(60)
+        return ToolOutput((Text("held"),))
+
+    def rows() -> list[dict[str, Any]]:
+        lines = (tmp_path / "runs" / "r-1" / "tool-calls.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    async def main() -> None:
+        note = tool("note", lambda arguments, context: ToolOutput(()))
+        async with open_with(tool("hold", hold), note, limits="max_concurrent_calls = 1") as router:
+            await router.route(step())
+            held = asyncio.ensure_future(router.call("r-1", "mine.hold", {}))
+            await asyncio.to_thread(holding.wait, 60)
+            waiting = asyncio.ensure_future(router.call("r-1", "mine.note", {}))
+            while len(rows()) < 2:
+                await asyncio.wait([waiting], timeout=0.001)
+            await asyncio.wait([waiting], timeout=0.1)
+            go_on.set()
+            await asyncio.gather(held, waiting)
+
+    asyncio.run(main())
+    (row,) = (row for row in rows() if row["tool"] == "note" and row["type"] == "call.finished")
+    assert row["ready_ms"] > 90  # it waited as long as that, if not longer
+
+
 def test_closing_tells_the_threads_that_were_calling(open_with: Opened, tmp_path: Path) -> None:
     entered = threading.Event()
 

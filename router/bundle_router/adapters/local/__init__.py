@@ -224,7 +224,7 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun, gone, asked = list[bool](), list[bool](), time.monotonic()
+        begun, gone, asked = list[float](), list[bool](), time.monotonic()
 
         def context() -> ToolContext:
             return ToolContext(
@@ -240,12 +240,12 @@ class LocalSessions:
             )
 
         def run() -> RawResult:
-            begun.append(True)
+            begun.append(time.monotonic())
             return NEVER_BEGUN if gone else self._run(entry, arguments, context())
 
         async def run_here() -> RawResult:
             async with self._turn():
-                begun.append(True)
+                begun.append(time.monotonic())
                 return await self._run_here(entry, arguments, context())
 
         if inspect.iscoroutinefunction(entry.run):
@@ -258,10 +258,10 @@ class LocalSessions:
         try:
             await asyncio.wait({work}, timeout=timeout_s)
             if work.done():
-                return work.result()
+                return _after_queue(work.result(), begun[0] - asked)
             stop()
             if not begun:
-                return _busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls)
+                return _after_queue(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls), timeout_s)
             await asyncio.wait({work}, timeout=GRACE_S)
             if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
                 return work.result()  # the tool's own timeout result may say how far it came
@@ -314,6 +314,10 @@ class LocalSessions:
     async def close(self) -> None:
         self._workers.close()
         self._checks.close()
+
+
+def _after_queue(result: RawResult, queued_s: float) -> RawResult:
+    return RawResult(result.blocks, result.outcome, result.code, result.answer, queued_s * 1000)
 
 
 def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:

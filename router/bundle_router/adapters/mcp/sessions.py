@@ -129,11 +129,7 @@ class McpSessions:
 
     async def prepare(self) -> None:
         if self._hub is None:
-
-            async def work() -> None:
-                self._make_hub()
-
-            await self._thread.run(work)
+            await self._on_hub(lambda _hub: asyncio.sleep(0))
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
