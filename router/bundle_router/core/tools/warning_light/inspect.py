@@ -46,6 +46,7 @@ RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
         "side-effect": (1.0, "does something outside besides what the tool is for"),
         "redirection": (1.0, "changes what other tools are called with"),
         "seizes-order": (0.5, "wants to be called before, or instead of, everything else"),
+        "wants-everything": (0.6, "wants to be given all there is"),
         "wants-every-request": (1.0, "wants to be found whatever is asked"),
         "command": (0.6, "a shell command that downloads and runs, or destroys"),
         "told-to": (0.3, "addresses the model with an order"),

@@ -20,6 +20,7 @@ from bundle_router.core.tools.warning_light.vocabulary import (
     DROP,
     ELSEWHERE,
     EVERY_REQUEST,
+    EVERYTHING,
     FAR,
     FETCH,
     FILE_SECRET,
@@ -109,6 +110,9 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
     order = ORDER.search(sentence)
     if order:
         yield "seizes-order", order[0]
+    everything = EVERYTHING.search(sentence)
+    if everything:
+        yield "wants-everything", everything[0]
     every = EVERY_REQUEST.search(sentence)
     if every:
         yield "wants-every-request", sentence[every.start() : every.start() + 100]

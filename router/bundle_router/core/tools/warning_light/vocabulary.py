@@ -191,7 +191,17 @@ ORDER: Final = re.compile(
     r"|\bhighest priority\b|\bmust be (?:called|used|run|invoked|executed) (?:first|before (?:any|every|all"
     r"|each))\b|\b(?:never|do not|don't|stop) (?:use|using|call|calling|invoke|invoking) (?:any )?(?:other"
     r"|the other|another|different)\b|\bdeprecated\b.{0,40}\buse this\b|\bonly (?:trust|use) this tool\b"
+    r"|\b(?:call|use|run|invoke|execute) (?:this|it)(?: tool| function)? (?:first\b|before (?:anything|any|every|all"
+    r"|each)\b(?! (?:\w{1,20} )?call\b)|(?:at|on) (?:the )?(?:start|beginning) of (?:each|every|any)\b)"
+    r"|\b(?:first|every time),? (?:call|use|run|invoke) (?:this|it)\b"
 )
+EVERYTHING: Final = re.compile(
+    r"\b(?:send|pass|include|attach|upload|provide|give|share|submit|with)(?: (?:it|us|me|this tool|along|in))?"
+    r" (?:everything you|(?:the )?(?:contents? of )?(?:all|every|the (?:whole|entire|full|complete))"
+    r"(?: (?:of )?(?:the|your|other|open|local))*(?: \w{2,12})? (?:files?|documents?|repository|repo|code ?base"
+    r"|project|workspace|source code))\b"
+)
+"""Words that want all there is handed over. Honest tools take many files, too: it warns only beside others."""
 EVERY_REQUEST: Final = re.compile(
     r"\b(?:for|on|at|fits?|handles?|matches|answers?|serves?|suits?) (?:absolutely |literally )?(?:every|all|any)"
     r"(?: (?:single|possible|user|kinds? of|sorts? of|other)){0,3} (?:requests?|prompts?|tasks?|goals?|steps?"
