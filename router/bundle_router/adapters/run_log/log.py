@@ -439,7 +439,6 @@ class DiskRunLog:
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
         self._read_once = False
         self._writing = False
-        self._uncommitted = False
         self._has_end = False
         self._artifacts: ArtifactStore | None = None
         self._commits = GroupCommit(setting.storage, self._folder, self._chain)
@@ -486,25 +485,25 @@ class DiskRunLog:
                 if self.next_seq > before and self._read_once:
                     break  # records that arrive meanwhile are for the next call
                 if not self._chain.holds_a_line(folder, self._chain.grown_sizes(folder)):
-                    break
+                    if self._read_once or self._ends_as_stated(folder):
+                        break
+                    continue
                 stalls = stalls + 1 if self.next_seq == before else 0
                 if stalls == 3:  # a record's predecessor is missing, after several reads
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
-            if not self._read_once:
-                self._check_end(folder)
-                self._read_once = True
+            self._read_once = True
 
-    def _check_end(self, folder: int) -> None:
-        """Raise CorruptRun if a closed run does not end where `run.json` says."""
-        for _ in range(2):
-            header = read_header(self._storage, folder, self._path)
-            if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
-                return
-            if header == self._header:
-                break
-            self._header = header  # the run was closed, or reopened, while we read
-        advice = "look at it with `bundle-router runs verify`, and use a new run id"
-        raise CorruptRun(f"{self._path} does not end as it did when it was closed", advice=advice)
+    def _ends_as_stated(self, folder: int) -> bool:
+        """Return whether a closed run ends where `run.json` says; False if it was closed or reopened while we read.
+        Raises CorruptRun."""
+        header = read_header(self._storage, folder, self._path)
+        if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
+            return True
+        if header == self._header:
+            advice = "look at it with `bundle-router runs verify`, and use a new run id"
+            raise CorruptRun(f"{self._path} does not end as it did when it was closed", advice=advice)
+        self._header = header
+        return False
 
     def record(self, seq: int) -> Record:
         """Read again one record that was read or written before. Raises KeyError."""
