@@ -109,10 +109,12 @@ AREAS: Final = {
     ),
     "log": Area(
         ("adapters/run_log/log.py",),
-        ("tests/runlog/test_log.py", "tests/runlog/test_store_contract.py", "tests/runlog/test_failing_calls.py",
-         "tests/runlog/test_open_runs.py", "tests/runlog/test_torn_ends.py",
-         "--deselect=tests/runlog/test_open_runs.py::test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do",
-         "--deselect=tests/runlog/test_open_runs.py::test_show_names_the_workspace_that_the_header_states"),
+        ("tests/runlog/test_log_calls.py", "tests/runlog/test_failing_calls.py", "tests/runlog/test_log.py",
+         "--deselect=tests/runlog/test_failing_calls.py::test_whichever_call_fails_the_run_reopens_with_every_acknowledged_record"),
+    ),
+    "archive": Area(
+        ("adapters/archive/archive.py", "adapters/archive/head_files.py"),
+        ("tests/runlog/test_archive.py", "tests/runlog/test_kept_heads.py"),
     ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
     "reuse": Area(

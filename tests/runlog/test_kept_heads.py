@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,15 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive, FolderHeads, prune
 from bundle_router.adapters.archive.head_files import HeadKeepingStore
+from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import KeptHead, faults_of_head, missing_runs
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.testing import FakeClock
+
+from tests.runlog.conftest import no_artifacts
 
 KEY = b"the operator's"
 
@@ -178,6 +185,109 @@ def test_a_head_never_goes_back(tmp_path: Path) -> None:
     head = heads.read("r")
     assert head is not None
     assert (head.count, head.hash, head.number) == (5, "sha256:5", 1)
+
+
+def test_heads_are_numbered_as_their_runs_begin_whoever_keeps_them(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    for number in range(1, 13):  # numbers of one digit and of two
+        FolderHeads(folder).note(f"r-{number}", 0, "sha256:0")
+        FolderHeads(folder).note(f"r-{number}", number, f"sha256:{number}")
+    heads = FolderHeads(folder)
+    assert {head.number: (run_id, head.count) for run_id, head in heads.all().items()} == {
+        number: (f"r-{number}", number) for number in range(1, 13)
+    }
+    assert list(heads.all()) == sorted(heads.all())
+    assert (folder / ".count").read_text() == "12\n"
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "no run id .head").write_text("{")
+    (folder / "empty.head").write_text("\n")  # its writer was killed before it wrote
+    assert len(heads.all()) == 12
+    heads.note("empty", 1, "sha256:1")
+    assert heads.all()["empty"].number == 13
+
+
+def test_a_shorter_head_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+    FolderHeads(tmp_path, KEY).note("r", 1, "sha256:1")
+    FolderHeads(tmp_path).note("r", 2, "sha256:2")
+    assert (tmp_path / "r.head").read_bytes() == KeptHead("r", 1, 2, "sha256:2").to_line()
+
+
+def test_a_pruned_head_stays_so_until_more_is_written(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path)
+    heads.prune("r")
+    assert (heads.read("r"), heads.all()) == (None, {})
+    heads.note("r", 2, "sha256:2")
+    heads.prune("r")
+    assert heads.all() == {"r": KeptHead("r", 1, 2, "sha256:2", pruned=True)}
+    heads.note("r", 2, "sha256:x")
+    assert heads.read("r") == KeptHead("r", 1, 2, "sha256:2", pruned=True), "nothing came"
+    heads.note("r", 3, "sha256:3")
+    assert heads.read("r") == KeptHead("r", 1, 3, "sha256:3")
+
+
+def test_what_is_no_head_or_no_count_of_runs_is_said_to_be(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path)
+    heads.note("r", 1, "sha256:1")
+    (tmp_path / ".count").write_text("many")
+    with pytest.raises(CorruptRun, match="is no number of runs"):
+        heads.note("s", 1, "sha256:1")
+    for text in ("{", "{}", "[]", '{"run_id": "r"}'):
+        (tmp_path / "r.head").write_text(text)
+        with pytest.raises(CorruptRun, match="is no head of a run"):
+            heads.read("r")
+        with pytest.raises(CorruptRun, match="is no head of a run"):
+            heads.note("r", 2, "sha256:2")
+
+
+def test_a_head_that_is_a_link_is_neither_read_nor_written(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path / "heads")
+    heads.note("r", 1, "sha256:1")
+    (tmp_path / "heads" / "r.head").rename(tmp_path / "elsewhere")
+    (tmp_path / "heads" / "r.head").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"can't read .*/r\.head"):
+        heads.read("r")
+    with pytest.raises(StorageError, match="can't keep the head of run 'r'"):
+        heads.note("r", 2, "sha256:2")
+
+
+def test_keeping_heads_leaves_no_descriptor_open_and_waits_for_its_turn(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path)
+    heads.note("r", 1, "sha256:1")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    heads.note("r", 2, "sha256:2")
+    heads.read("r")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    held = os.open(tmp_path / "r.head", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    noting = threading.Thread(target=heads.note, args=("r", 4, "sha256:4"))
+    noting.start()
+    noting.join(0.2)
+    assert noting.is_alive(), "as long as another holds it"
+    os.pwrite(held, KeptHead("r", 1, 3, "sha256:3").to_line(), 0)
+    os.close(held)
+    noting.join()
+    assert heads.read("r") == KeptHead("r", 1, 4, "sha256:4")
+
+
+def test_what_keeps_heads_is_the_store_and_the_log_beneath_in_all_else(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path / "heads")
+    store = HeadKeepingStore(DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=no_artifacts), heads)
+    assert store.open("r") is None
+    log = store.create("r", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
+    assert heads.read("r") == KeptHead("r", 1, 0, genesis("r"))
+    done = log.append("routing", {"type": "note"})
+    assert heads.read("r") == KeptHead("r", 1, 1, done.hash)
+    assert log.append("routing", {"type": "note"}, only_at=0).seq is None
+    assert heads.read("r") == KeptHead("r", 1, 1, done.hash), "nothing was written"
+    assert (log.next_seq, store.blocks) == (1, False)
+    again = store.open("r")
+    assert again is not None
+    assert again.append("calls", {"type": "note"}, wait_s=9.0).seq == 1
+    assert heads.all()["r"].count == 2
+    for one in (log, again):
+        one.release()
+    store.close()
 
 
 def test_a_head_that_can_not_be_kept_withholds_the_acknowledgement(tmp_path: Path) -> None:

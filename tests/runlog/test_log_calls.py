@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bundle_router.adapters.run_log import POSIX, DiskRunLog
 from bundle_router.adapters.run_log.log import ALONE_S, ID_DIGITS, WAIT_S
-from bundle_router.core.records.chain import Appended, Head, RepairedTail
+from bundle_router.core.records.chain import Appended, Head, RepairedTail, seal, unseal
 from bundle_router.errors import CorruptRun, StorageError
 
 ROUTING, CALLS = "routing.jsonl", "tool-calls.jsonl"
@@ -182,6 +182,7 @@ def test_a_torn_end_is_saved_whole_before_it_is_cut_off(
     monkeypatch.setattr("bundle_router.adapters.run_log.log._BLOCK", 64)
     write(runs, "calls", "routing").release()
     torn = b"{" + b"x" * 150
+    (runs.path / "r-1" / f"{CALLS}.torn-1").touch()
     with (runs.path / "r-1" / CALLS).open("ab") as file:
         file.write(torn)
     storage = WatchedStorage()
@@ -189,7 +190,7 @@ def test_a_torn_end_is_saved_whole_before_it_is_cut_off(
     storage.made()
     storage.reads.clear()
     log.append("routing", runs.record(2))
-    saved, disk = f"{CALLS}.torn-1", durability == "disk"
+    saved, disk = f"{CALLS}.torn-2", durability == "disk"
     wanted = [*[("write", saved)] * 3, *[("fsync", saved)] * disk, ("ftruncate", CALLS), *[("fsync", CALLS)] * disk]
     assert storage.made()[: len(wanted)] == wanted
     parts = [storage.reads[at : at + 3] for at in range(len(storage.reads))]
@@ -339,7 +340,8 @@ def test_a_run_that_is_written_to_and_ended_while_it_is_first_read_is_read_to_it
 
 def test_records_that_come_during_a_reading_are_for_the_next_and_the_first_reads_them_all(runs: Any) -> None:
     writer = write(runs, "routing")
-    log = reader(runs)
+    storage = WatchedStorage()
+    log = reader(runs, storage)
     first = log.news()
     got = [next(first)["number"]]
     writer.append("calls", runs.record(1))
@@ -348,9 +350,13 @@ def test_records_that_come_during_a_reading_are_for_the_next_and_the_first_reads
     writer.append("routing", runs.record(2))
     second = log.news()
     got = [next(second)["number"]]
-    writer.append("routing", runs.record(3))
+    for number in (3, 4, 5):
+        writer.append("routing", runs.record(number))
     assert [*got, *[one["number"] for one in second]] == [2]
-    assert [one["number"] for one in log.news()] == [3]
+    assert [one["number"] for one in log.news()] == [3, 4, 5]
+    storage.made()
+    assert [*log.news()] == []
+    assert storage.made("open") == [], "two looks at sizes are all"
     log.release()
     with pytest.raises(StorageError, match="is closed"):
         [*log.news()]
@@ -387,6 +393,28 @@ def test_a_record_without_the_one_before_it_is_looked_for_again_and_then_missed(
     assert storage.open_files == {}
 
 
+def test_records_of_any_length_are_read_and_read_again(runs: Any) -> None:
+    writer = runs.open()
+    for number in range(4):
+        writer.append("calls", runs.record(number, text=str(number) * 300_000))
+    log = reader(runs)
+    assert [one["text"][0] for one in log.news()] == ["0", "1", "2", "3"]
+    assert [len(log.record(seq)["text"]) for seq in (3, 1)] == [300_000, 300_000]
+
+
+def test_a_search_for_what_is_wrong_that_fails_can_be_tried_again(runs: Any) -> None:
+    write(runs, "routing").release()
+    with (runs.path / "r-1" / ROUTING).open("ab") as file:
+        file.write(b"{}\n")
+    storage = WatchedStorage()
+    log = reader(runs, storage)
+    storage.answers["open", ROUTING] = [lambda: storage.fail("open", ROUTING)]
+    with pytest.raises(StorageError, match=f"can't read {runs.path}/r-1"):
+        [*log.news()]
+    with pytest.raises(CorruptRun, match=f"{ROUTING}:2"):
+        [*log.news()]
+
+
 def test_any_record_is_found_again_and_what_is_none_is_not(runs: Any) -> None:
     files = [("calls" if number % 3 else "routing") for number in range(150)]
     storage = WatchedStorage()
@@ -414,7 +442,7 @@ def test_a_record_that_does_not_follow_is_named(runs: Any) -> None:
     path = runs.path / "r-1" / ROUTING
     lines = path.read_bytes().splitlines(keepends=True)
     with path.open("ab") as file:
-        file.write(lines[1].replace(b'"seq":1', b'"seq":2'))
+        file.write(seal(runs.record(9), 2, unseal(lines[0]).hash)[0])
     with pytest.raises(CorruptRun, match=f"{ROUTING}:3: record 2 ") as corrupt:
         [*log.news()]
     assert "the run can't be continued" in corrupt.value.advice

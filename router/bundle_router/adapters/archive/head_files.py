@@ -19,7 +19,7 @@ HEADS: Final = ".heads"
 """Default folder of heads, in the runs directory."""
 _SUFFIX: Final = ".head"
 _COUNTER: Final = ".count"
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _MAX: Final = 4096
 
 
@@ -54,7 +54,7 @@ class FolderHeads:
         """Return the head of a run; None if there is none. Raises CorruptRun, StorageError."""
         path = self.folder / f"{run_id}{_SUFFIX}"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -72,7 +72,11 @@ class FolderHeads:
 
     def _next_number(self) -> int:
         with self._lock_head(_COUNTER) as fd:
-            number = int(os.pread(fd, 32, 0).strip() or b"0") + 1
+            try:
+                number = int(os.pread(fd, _MAX, 0).strip() or b"0") + 1
+            except ValueError as error:
+                where = self.folder / _COUNTER
+                raise CorruptRun(f"{where} is no number of runs: it was changed", advice="restore it") from error
             os.pwrite(fd, b"%d\n" % number, 0)
             return number
 

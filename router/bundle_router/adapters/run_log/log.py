@@ -152,7 +152,7 @@ class RunChain:
             except StorageError as error:
                 if isinstance(error.__cause__, FileReplaced):
                     advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
-                    message = f"can't read {self._folder.path}: {error.__cause__.strerror}"
+                    message = f"can't read {self._folder.path}: {error.__cause__}"
                     raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
                 if error.kind == "deleted":  # runs are created with all their files, so one is missing
                     raise self._folder.refuse(error) from None
@@ -165,7 +165,7 @@ class RunChain:
             size = self._size(segment, dir_fd)
             if size < segment.size:
                 raise FileReplaced(
-                    0, f"{segment.name} has {size} bytes where {segment.size} were: another program was at it"
+                    f"{segment.name} has {size} bytes where {segment.size} were: another program was at it"
                 )
             if size > segment.size:
                 found[segment.name] = size
@@ -181,7 +181,7 @@ class RunChain:
         if segment.identity is None:
             segment.identity = identity(found)
         elif segment.identity != identity(found):
-            raise FileReplaced(0, f"{segment.name} is not the file it was: another program was at it")
+            raise FileReplaced(f"{segment.name} is not the file it was: another program was at it")
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
@@ -213,7 +213,7 @@ class RunChain:
             while self.next_seq in waiting:
                 segment, lines, line, found = waiting.pop(self.next_seq)
                 if found.prev != self.head:
-                    raise BadLine(f"record {found.seq} does not follow record {found.seq - 1} of this run")
+                    raise BadLine(f"record {found.seq} does not follow the one before it")
                 record = parse(line)
                 segment.grow(found.seq, len(line))
                 self.next_seq, self.head = found.seq + 1, found.hash
@@ -313,7 +313,7 @@ class RunChain:
                 continue
             fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
             try:  # opened without O_APPEND: the bytes are written over themselves
-                data = self._storage.pread(fd, segment.size - start, start)
+                data = self._storage.pread(fd, _BLOCK, start)
                 while data:
                     written = self._storage.pwrite(fd, data, start)
                     data, start = data[written:], start + written
