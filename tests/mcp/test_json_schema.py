@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import jsonschema  # type: ignore[import-untyped]  # it ships no types
 import pytest
+from bundle_router.adapters import json_schema
 from bundle_router.adapters.json_schema import (
     CHECK_STEPS,
     INLINE_STEPS,
@@ -400,6 +401,13 @@ def test_a_mebibyte_of_arguments_costs_a_bounded_amount_whatever_the_schema(name
     assert time.thread_time() - begun < (1.5 if ALL else 1.0)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a check take as long as a loaded machine makes it."""
+    monkeypatch.setattr(json_schema, "WAIT_S", 120.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
     class Watched(dict[str, Any]):
         """A schema's part that notes where it is looked at."""
@@ -425,6 +433,7 @@ def test_a_long_check_is_made_in_a_thread_and_the_event_loop_goes_on() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_long_check_waits_for_turns_of_the_event_loop_and_a_short_one_does_not() -> None:
     """RE2 lets go of the interpreter so often that a loop which waits for it would be passed over."""
     schema, names = {"propertyNames": {"pattern": "^n"}}, {f"name{n}": n for n in range(60_000)}

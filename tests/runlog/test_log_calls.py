@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.run_log import POSIX, DiskRunLog
+from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore
 from bundle_router.adapters.run_log.log import ALONE_S, ID_DIGITS, WAIT_S
-from bundle_router.core.records.chain import Appended, Head, RepairedTail, seal, unseal
-from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.core.models.canonical import digest
+from bundle_router.core.records.chain import Appended, Head, RepairedTail, Writer, seal, unseal
+from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
 ROUTING, CALLS = "routing.jsonl", "tool-calls.jsonl"
 SYNCS = ("write", "pwrite", "fdatasync", "fsync", "ftruncate", "replace")
@@ -40,7 +44,7 @@ class WatchedStorage:
             if name == "open":
                 self.open_files[found] = file
             elif name == "close":
-                del self.open_files[args[0]]
+                self.open_files.pop(args[0], None)
             elif name == "pread":
                 self.reads.append(args[1])
             return found
@@ -62,7 +66,7 @@ class WatchedStorage:
 
 def reader(runs: Any, storage: Any = POSIX, durability: Any = "process") -> DiskRunLog:
     """A log that was opened to read."""
-    log = runs.store(storage=storage, durability=durability).open("r-1")
+    log: DiskRunLog | None = runs.store(storage=storage, durability=durability).open("r-1")
     assert log is not None
     runs.opened.append(log)
     return log
@@ -497,3 +501,269 @@ def test_ids_begin_with_the_run_and_digits_of_its_nonce(runs: Any) -> None:
     assert log.id_prefix == f"r-1.{log.header.nonce[:8]}"
     assert (ID_DIGITS, WAIT_S, ALONE_S) == (8, 5.0, 0.01)
     assert len(log.header.nonce) == 32
+
+
+def busy() -> Any:
+    raise BlockingIOError
+
+
+@pytest.mark.parametrize(("file", "times"), [("lock", 1), ("lock", 3), (ROUTING, 1), (ROUTING, 3)])
+def test_a_lock_that_another_holds_is_tried_again_until_the_time_is_over(runs: Any, file: str, times: int) -> None:
+    write(runs, "routing").release()
+    storage = WatchedStorage()
+
+    def hold(left: int) -> Callable[[], Any]:
+        def answer() -> Any:
+            if left > 1:
+                storage.answers["flock", file] = [hold(left - 1)]
+            return busy()
+
+        return answer
+
+    log = reader(runs, storage)
+    storage.answers["flock", file] = [hold(times)]
+    with pytest.raises(RunBusy, match=r"another process (holds its lock|is ending or deleting it)") as refused:
+        log.append("calls", runs.record(1), wait_s=-1.0)
+    assert ("is ending" in refused.value.message) is (file == ROUTING)
+    storage.answers.clear()
+    if file == ROUTING:
+        assert storage.open_files == {}, "nothing is kept of a run that is not written to"
+    storage.answers["flock", file] = [hold(times)]
+    assert log.append("calls", runs.record(1), wait_s=600.0).seq == 1
+    other = runs.store(storage=storage).open("r-1")
+    storage.answers["flock", file] = [hold(times)]
+    other.put_catalog("sha256:1", "{}")
+    storage.answers["flock", file] = [hold(times)]
+    runs.store(storage=storage).create("r-1", header=None, catalog="").release()
+    storage.answers.clear()
+    other.release()
+    storage.answers["flock", file] = [hold(1)]
+    assert log.close() == (), "who looks in the same instant is waited for"
+    assert runs.archive.summary("r-1").state == "closed"
+    assert storage.open_files == {}
+
+
+def test_who_has_it_open_too_is_named_by_who_closes_it_and_what_that_wrote_is_on_disk(runs: Any) -> None:
+    storage = WatchedStorage()
+    log = runs.open(storage=storage, durability="disk")
+    log.append("routing", runs.record(0))
+    other = reader(runs)
+    other.append("routing", runs.record(1))
+    storage.made()
+    assert [one.pid for one in log.close()] == [0], "another log of this process"
+    assert storage.made() == [("fdatasync", ROUTING)]
+    assert log.close() == ()
+    assert other.close() == ()
+    assert runs.archive.summary("r-1").state == "closed"
+
+
+def test_another_process_that_has_it_open_is_named(runs: Any) -> None:
+    log = write(runs, "routing")
+    script = (
+        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH); print(flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", script, str(runs.path / "r-1" / ROUTING)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert log.close() == (Writer(other.pid, f"process {other.pid}"),)
+        other.communicate()
+    assert runs.archive.summary("r-1").state == "ended"
+
+
+TAKEN: dict[str, Callable[[Path], None]] = {
+    "moved": moved,
+    "linked": linked,
+    "copied": copied,
+    "the folder moved": lambda path: moved(path.parent),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_what_is_exchanged_while_writing_begins_is_refused(runs: Any, how: str, durability: Any) -> None:
+    write(runs, "routing").release()
+    storage = WatchedStorage()
+    log = reader(runs, storage, durability)
+
+    def take() -> None:
+        TAKEN[how](runs.path / "r-1" / ROUTING)
+
+    storage.answers["fstat", ROUTING] = [take]
+    with pytest.raises(StorageError) as refused:
+        log.append("calls", runs.record(1))
+    assert refused.value.kind == "deleted"
+    assert storage.open_files == {}
+    with pytest.raises(StorageError):
+        log.append("calls", runs.record(1))
+
+
+def test_a_file_that_was_exchanged_since_it_was_read_is_not_written_on(runs: Any) -> None:
+    write(runs, "routing").release()
+    log = reader(runs)
+    assert len([*log.news()]) == 1
+    copied(runs.path / "r-1" / ROUTING)
+    with pytest.raises(StorageError, match="it was deleted, moved or replaced"):
+        log.append("calls", runs.record(1))
+    assert runs.bytes(CALLS) == b""
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_a_closed_run_is_on_disk_and_its_end_is_taken_back_by_the_next_record(runs: Any, read_first: bool) -> None:
+    write(runs, "routing").close()
+    storage = WatchedStorage()
+    log = reader(runs, storage, "disk")
+    if read_first:
+        assert len([*log.news()]) == 1
+    log.append("calls", runs.record(1))
+    taken_back = [("write", "run.json.new"), ("fsync", "run.json.new"), ("replace", "run.json.new"), ("fsync", "r-1")]
+    made = storage.made()
+    assert made[:5] == [*taken_back, ("ftruncate", "lock")]
+    assert made[-1] == ("write", CALLS)
+    assert ("pwrite", ROUTING) not in made
+    assert (made[5:-1] == []) or not read_first
+    assert runs.archive.summary("r-1").state == "open"
+    assert (runs.path / "r-1" / "lock").read_bytes() == b""
+    log.append("calls", runs.record(2))
+    assert storage.made() == [("write", CALLS)]
+    log.release()
+    assert storage.open_files == {}
+
+
+def test_records_of_a_run_that_was_not_ended_are_not_written_again_without_durability(runs: Any) -> None:
+    write(runs, "routing").release()
+    storage = WatchedStorage()
+    log = reader(runs, storage)
+    log.append("calls", runs.record(1))
+    assert storage.made() == [("write", CALLS)]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, "io_error"), (errno.ENOENT, "deleted"), (errno.EMFILE, "")])
+def test_an_end_that_can_not_be_written_is_said_but_for_a_run_that_is_gone(runs: Any, code: int, kind: str) -> None:
+    storage = WatchedStorage()
+    log = runs.open(storage=storage)
+    log.append("routing", runs.record(0))
+    storage.fail("open", "run.json.new", code)
+    if kind == "io_error":
+        with pytest.raises(StorageError, match=f"can't write {runs.path}/r-1/run.json") as failed:
+            log.close()
+        assert failed.value.kind == kind
+    else:
+        assert log.close() == ()
+    assert runs.archive.summary("r-1").state == ("ended" if kind else "closed"), "a lent descriptor is enough"
+    assert log.close() == ()
+    assert storage.open_files == {}
+    with pytest.raises(StorageError, match="run 'r-1' is closed") as refused:
+        log.append("routing", runs.record(1))
+    assert refused.value.kind == "io_error"
+
+
+def test_a_log_that_wrote_nothing_ends_nothing(runs: Any) -> None:
+    write(runs, "routing").release()
+    log = reader(runs, durability="disk")
+    log.sync()
+    assert log.close() == ()
+    assert runs.archive.summary("r-1").state == "ended"
+
+
+def test_the_end_covers_what_others_wrote_and_is_on_disk(runs: Any) -> None:
+    storage = WatchedStorage()
+    log = runs.open(storage=storage, durability="disk")
+    log.append("routing", runs.record(0))
+    log.sync()
+    other = reader(runs)
+    other.append("routing", runs.record(1))
+    other.append("calls", runs.record(2))
+    other.release()
+    storage.made()
+    log.close()
+    assert storage.made()[:2] == [("fdatasync", ROUTING), ("fdatasync", CALLS)]
+    summary = runs.archive.summary("r-1")
+    assert (summary.state, summary.records) == ("closed", 3)
+    assert runs.archive.verify("r-1").ok
+
+
+def test_compare_and_append_writes_only_behind_as_many_records_as_were_read(runs: Any) -> None:
+    log = write(runs, "routing")
+    other = reader(runs)
+    came = log.append("routing", runs.record(1), only_at=0)
+    assert came == Appended((), None)
+    came = other.append("routing", runs.record(1), only_at=1)
+    assert (came.seq, [one["number"] for one in came.news]) == (None, [0])
+    assert other.append("routing", runs.record(1), only_at=1).seq == 1
+    came = log.append("routing", runs.record(2), only_at=2)
+    assert (came.seq, [one["number"] for one in came.news]) == (None, [1])
+    assert log.append("routing", runs.record(2), only_at=2).seq == 2
+
+
+def test_a_writer_finds_a_record_missing_and_keeps_what_it_cut_off_in_the_header(runs: Any) -> None:
+    log = write(runs, "routing")
+    other = reader(runs)
+    other.append("calls", runs.record(1))
+    other.append("routing", runs.record(2))
+    (runs.path / "r-1" / CALLS).write_bytes(b"")
+    with pytest.raises(CorruptRun, match=f"{ROUTING}:2: record 1 dropped"):
+        log.append("calls", runs.record(3))
+    second = runs.open("r-2")
+    second.append("routing", runs.record(0))
+    with (runs.path / "r-2" / ROUTING).open("ab") as file:
+        file.write(b"torn")
+    second.append("routing", runs.record(1))
+    assert [(tail.file, tail.bytes) for tail in runs.archive.header("r-2").healed] == [(ROUTING, 4)]
+
+
+def test_catalogs_are_kept_once_by_whoever_decides_under_them_first(runs: Any) -> None:
+    storage = WatchedStorage()
+    log = runs.open(storage=storage)
+    other = reader(runs, storage)
+    storage.made()
+    text = json.dumps({"bundles": [1]}, separators=(",", ":"))
+    log.put_catalog(digest(text), text)
+    kept = [("write", "catalog-2.json.new"), ("replace", "catalog-2.json.new")]
+    header = [("write", "run.json.new"), ("replace", "run.json.new")]
+    made = storage.made()
+    assert [call for call, _ in made] == [call for call, _ in (*kept, *header)]
+    assert [one.revision for one in runs.archive.header("r-1").catalogs][-1] == digest(text)
+    for again in (log, other, other):
+        again.put_catalog(digest(text), text)
+    assert storage.made() == []
+    other_text = json.dumps({"bundles": [2]}, separators=(",", ":"))
+    name = runs.archive.header("r-1").catalogs[-1].file
+    assert (runs.path / "r-1" / name).read_text() == text
+    storage.fail("fstat", "lock")
+    other.put_catalog(digest(other_text), other_text)
+    assert len(runs.archive.header("r-1").catalogs) == 3
+    log.put_catalog(digest(other_text), other_text)
+    assert len(runs.archive.header("r-1").catalogs) == 3
+
+
+def test_the_artifacts_of_a_run_are_one_store(runs: Any) -> None:
+    made: list[str] = []
+
+    def artifacts(path: str) -> Any:
+        made.append(path)
+        return object()
+
+    store = DiskRunStore(runs.path, clock=runs.clock, artifacts=artifacts)
+    write(runs, "routing")
+    log = store.open("r-1")
+    assert log is not None
+    assert log.artifacts() is log.artifacts()
+    assert made == [f"{runs.path}/r-1"]
+
+
+def test_a_forked_process_keeps_nothing_of_the_runs_that_are_open(runs: Any) -> None:
+    log = write(runs, "routing")
+    gone = write(runs, "routing")
+    gone.release()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            log.append("routing", runs.record(1))
+        except StorageError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert log.append("routing", runs.record(1)).seq == 2

@@ -704,8 +704,7 @@ class DiskRunLog:
     def _write_end(self) -> None:
         with self._folder.locked(time.monotonic() + WAIT_S) as folder:
             self._take_in()
-            if self._setting.durable:
-                self.sync()
+            self.sync()
             end = Head(self.next_seq, self.head)
             self._put_header(folder, self._header_now(folder).end(self._setting.clock.now(), end))
             self._folder.mark(CLOSED)
@@ -716,13 +715,10 @@ class DiskRunLog:
             return
         self._has_end = True
         self._folder.refuse(StorageError(f"run {self._path.name!r} is closed", kind="io_error", advice="open it again"))
-        _OPEN.discard(self)
         self._folder.let_go()
         for segment in self._segments.values():
-            if segment.fd >= 0:
-                with contextlib.suppress(OSError):
-                    self._storage.close(segment.fd)
-                segment.fd = -1
+            with contextlib.suppress(OSError):  # also for a file that is not open (-1)
+                self._storage.close(segment.fd)
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
