@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -174,6 +175,23 @@ def test_a_commit_that_failed_says_what_to_look_at(runs: Any, code: int) -> None
     assert failed.value.kind == wanted[0]
     assert wanted[1] in failed.value.advice
     assert failed.value.advice.endswith("check the disk") is (code == errno.EIO)
+    with pytest.raises(StorageError, match="the disk did not take it"):
+        log.sync()
+    assert log.close() == (), "it was said"
+    storage.calls.clear()
+    log.release()
+    assert storage.made("close") == [], "the numbers may be another file's by now"
+
+
+def test_a_run_that_was_deleted_closes_without_a_word(runs: Any) -> None:
+    log = write(runs, "routing")
+    (runs.path / "r-1" / ROUTING).unlink()
+    assert log.close() == ()
+
+
+def test_the_first_record_takes_the_digest_of_the_opening_along_and_no_other(runs: Any) -> None:
+    write(runs, "calls", "routing", "calls")
+    assert ["run_json" in record for record in runs.archive.records("r-1")] == [True, False, False]
 
 
 # --- torn ends -------------------------------------------------------------------------------------------------------
@@ -386,6 +404,7 @@ def test_a_record_without_the_one_before_it_is_looked_for_again_and_then_missed(
     looks = storage.made("open").count(("open", ROUTING))
     late = reader(runs, storage)
     if not first:
+        assert looks == 2 * 3 + 1
         return
     assert looks == 2 * 4 + 1, "what it reads, three looks more, and the search for what is wrong"
 
@@ -471,6 +490,8 @@ def test_a_record_that_was_written_in_part_is_cut_off_and_says_how_much(runs: An
     with pytest.raises(StorageError, match=f"can't write a record to .*{ROUTING}: {written or 0} of ") as failed:
         log.append("routing", runs.record(0))
     assert failed.value.kind == "short_write"
+    with (runs.path / "r-1" / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it
     assert log.append("routing", runs.record(1)) == Appended((), 0, log.head)
     assert runs.numbers() == [1]
 
@@ -494,6 +515,38 @@ def test_only_who_found_no_descriptor_is_lent_one_and_only_for_a_run_that_is_wri
     with pytest.raises(StorageError, match=f"can't write to {runs.path}/r-1") as failed:
         log.append("calls", runs.record(2))
     assert failed.value.kind == kind
+
+
+def test_who_found_no_descriptor_has_those_closed_that_other_runs_only_keep(runs: Any) -> None:
+    storage = WatchedStorage()
+    kept = runs.open("r-2", storage=storage)
+    log = runs.open(storage=storage)
+    for one in (kept, log):
+        one.append("calls", runs.record(0))
+    assert sorted(storage.open_files.values()) == ["lock", "lock", ROUTING, ROUTING, CALLS, CALLS]
+    storage.fail("stat", "lock", errno.EMFILE)
+    assert log.append("calls", runs.record(1)).seq == 1
+    assert sorted(storage.open_files.values()) == ["lock", ROUTING, ROUTING, CALLS]
+    assert kept.append("calls", runs.record(1)).seq == 1
+
+
+def test_an_end_that_can_not_be_written_again_is_said_and_nothing_is_written_on_it(runs: Any) -> None:
+    write(runs, "routing").release()
+    storage = WatchedStorage()
+    log = reader(runs, storage, "disk")
+    storage.fail("pwrite", ROUTING)
+    with pytest.raises(StorageError, match=f"can't write to {runs.path}/r-1"):
+        log.append("calls", runs.record(1))
+    assert runs.bytes(CALLS) == b""
+    assert log.append("calls", runs.record(1)).seq == 1
+
+
+def test_a_closed_run_whose_records_are_gone_is_broken(runs: Any) -> None:
+    write(runs, "routing").close()
+    for name in (ROUTING, CALLS):
+        (runs.path / "r-1" / name).unlink()
+    with pytest.raises(CorruptRun, match="does not end as it did when it was closed"):
+        [*reader(runs).news()]
 
 
 def test_ids_begin_with_the_run_and_digits_of_its_nonce(runs: Any) -> None:
@@ -622,7 +675,7 @@ def test_a_closed_run_is_on_disk_and_its_end_is_taken_back_by_the_next_record(ru
     assert made[-1] == ("write", CALLS)
     assert ("pwrite", ROUTING) not in made
     assert (made[5:-1] == []) or not read_first
-    assert runs.archive.summary("r-1").state == "open"
+    assert (runs.archive.summary("r-1").state, bool(log.header.closed)) == ("open", False)
     assert (runs.path / "r-1" / "lock").read_bytes() == b""
     log.append("calls", runs.record(2))
     assert storage.made() == [("write", CALLS)]
@@ -661,6 +714,7 @@ def test_an_end_that_can_not_be_written_is_said_but_for_a_run_that_is_gone(runs:
 def test_a_log_that_wrote_nothing_ends_nothing(runs: Any) -> None:
     write(runs, "routing").release()
     log = reader(runs, durability="disk")
+    assert len([*log.news()]) == 1
     log.sync()
     assert log.close() == ()
     assert runs.archive.summary("r-1").state == "ended"
@@ -724,13 +778,19 @@ def test_catalogs_are_kept_once_by_whoever_decides_under_them_first(runs: Any) -
     made = storage.made()
     assert [call for call, _ in made] == [call for call, _ in (*kept, *header)]
     assert [one.revision for one in runs.archive.header("r-1").catalogs][-1] == digest(text)
+    storage.calls.clear()
+    log.put_catalog(digest(text), text)
+    assert storage.calls == [], "what is known is not looked up"
     for again in (log, other, other):
         again.put_catalog(digest(text), text)
     assert storage.made() == []
     other_text = json.dumps({"bundles": [2]}, separators=(",", ":"))
     name = runs.archive.header("r-1").catalogs[-1].file
     assert (runs.path / "r-1" / name).read_text() == text
-    storage.fail("fstat", "lock")
+    wanted = log.header.with_catalogs([digest(other_text)]).catalogs[-1].file
+    storage.fail("open", f"{wanted}.new")
+    with pytest.raises(StorageError, match=f"can't write {runs.path}/r-1/{wanted}"):
+        other.put_catalog(digest(other_text), other_text)
     other.put_catalog(digest(other_text), other_text)
     assert len(runs.archive.header("r-1").catalogs) == 3
     log.put_catalog(digest(other_text), other_text)
@@ -748,7 +808,7 @@ def test_the_artifacts_of_a_run_are_one_store(runs: Any) -> None:
     write(runs, "routing")
     log = store.open("r-1")
     assert log is not None
-    assert log.artifacts() is log.artifacts()
+    assert log.artifacts() is log.artifacts() is not None
     assert made == [f"{runs.path}/r-1"]
 
 

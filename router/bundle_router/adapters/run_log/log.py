@@ -355,7 +355,7 @@ class GroupCommit:
         """Sync the other file before a record is written to this one, so that power loss only takes the end of the
         sequence."""
         for other in self._chain.segments:
-            if other is not segment and other.end > self.reached:
+            if other is not segment:
                 self.up_to(other.end)
 
     def up_to(self, target: int) -> None:
@@ -439,6 +439,7 @@ class DiskRunLog:
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
         self._read_once = False
         self._writing = False
+        self._uncommitted = False
         self._has_end = False
         self._artifacts: ArtifactStore | None = None
         self._commits = GroupCommit(setting.storage, self._folder, self._chain)
@@ -484,13 +485,12 @@ class DiskRunLog:
                 yield from self._chain.take(folder, self._chain.grown_sizes(folder))
                 if self.next_seq > before and self._read_once:
                     break  # records that arrive meanwhile are for the next call
-                if not self._chain.holds_a_line(folder, self._chain.grown_sizes(folder)):
-                    if self._read_once or self._ends_as_stated(folder):
-                        break
-                    continue
-                stalls = stalls + 1 if self.next_seq == before else 0
-                if stalls == 3:  # a record's predecessor is missing, after several reads
-                    raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
+                if self._chain.holds_a_line(folder, self._chain.grown_sizes(folder)):
+                    stalls = stalls + 1 if self.next_seq == before else 0
+                    if stalls == 3:  # a record's predecessor is missing, after several reads
+                        raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
+                elif self._ends_as_stated(folder):
+                    break
             self._read_once = True
 
     def _ends_as_stated(self, folder: int) -> bool:
@@ -554,7 +554,7 @@ class DiskRunLog:
 
     def _append_locked(self, file: File, text: str, only_at: int | None, *, was_closed: bool) -> Appended:
         news: tuple[Record, ...] = ()
-        if not self._read_once or self._chain.has_grown():
+        if self._chain.has_grown():
             news = self._take_in()
         if only_at is not None and (news or only_at != self.next_seq):
             return Appended(news, None)
@@ -575,8 +575,7 @@ class DiskRunLog:
             self._put_header(folder, self._header_now(folder).reopen())
             self._folder.mark(b"")
         if self._uncommitted:
-            with translate_errors("read", self.path):
-                self._chain.write_again(folder)
+            self._chain.write_again(folder)
             self._uncommitted, self._commits.reached = False, self.next_seq
 
     def _take_in(self) -> tuple[Record, ...]:
@@ -674,8 +673,7 @@ class DiskRunLog:
         if self._has_end:
             return ()
         try:
-            with translate_errors("end", self.path):
-                return self._leave_run() if self._writing and self._folder.is_usable else ()
+            return self._leave_run() if self._writing and self._folder.is_usable else ()
         except StorageError as error:
             if error.kind != "deleted":  # the end of a deleted run can't be written
                 raise
@@ -717,8 +715,9 @@ class DiskRunLog:
         self._folder.refuse(StorageError(f"run {self._path.name!r} is closed", kind="io_error", advice="open it again"))
         self._folder.let_go()
         for segment in self._segments.values():
-            with contextlib.suppress(OSError):  # also for a file that is not open (-1)
-                self._storage.close(segment.fd)
+            if segment.fd >= 0:
+                with contextlib.suppress(OSError):
+                    self._storage.close(segment.fd)
 
 
 _OPEN: weakref.WeakSet[DiskRunLog] = weakref.WeakSet()
