@@ -695,7 +695,6 @@ def tried(name: str, runner: Runner, why: dict[tuple[str, str], str], left_out: 
             "-o",
             "addopts=--import-mode=importlib --disable-plugin-autoload -p hypothesispytest",
             "--assert=plain",
-            "-n0",
             *runner.area.tests,
         ],
         plugins=[runner],

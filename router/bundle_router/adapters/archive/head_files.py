@@ -72,11 +72,10 @@ class FolderHeads:
 
     def _next_number(self) -> int:
         with self._lock_head(_COUNTER) as fd:
-            try:
-                number = int(os.pread(fd, _MAX, 0).strip() or b"0") + 1
-            except ValueError as error:
-                where = self.folder / _COUNTER
-                raise CorruptRun(f"{where} is no number of runs: it was changed", advice="restore it") from error
+            text = os.pread(fd, _MAX, 0).strip() or b"0"
+            if not text.isdigit():
+                raise CorruptRun(f"{self.folder / _COUNTER} is no number of runs: it was changed", advice="restore it")
+            number = int(text) + 1
             os.pwrite(fd, b"%d\n" % number, 0)
             return number
 

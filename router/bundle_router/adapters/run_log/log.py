@@ -152,7 +152,7 @@ class RunChain:
             except StorageError as error:
                 if isinstance(error.__cause__, FileReplaced):
                     advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
-                    message = f"can't read {self._folder.path}: {error.__cause__}"
+                    message = f"can't read {self._folder.path}: {error.__cause__}: another program was at it"
                     raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
                 if error.kind == "deleted":  # runs are created with all their files, so one is missing
                     raise self._folder.refuse(error) from None
@@ -164,9 +164,7 @@ class RunChain:
         for segment in self.segments:
             size = self._size(segment, dir_fd)
             if size < segment.size:
-                raise FileReplaced(
-                    f"{segment.name} has {size} bytes where {segment.size} were: another program was at it"
-                )
+                raise FileReplaced(f"{segment.name} has {size} bytes where {segment.size} were")
             if size > segment.size:
                 found[segment.name] = size
         return found
@@ -181,7 +179,7 @@ class RunChain:
         if segment.identity is None:
             segment.identity = identity(found)
         elif segment.identity != identity(found):
-            raise FileReplaced(f"{segment.name} is not the file it was: another program was at it")
+            raise FileReplaced(f"{segment.name} is not the file it was")
         return found.st_size
 
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
@@ -251,8 +249,8 @@ class RunChain:
             return self._folder.refuse(StorageError(error.message, kind=error.kind, advice=advice))
         return error
 
-    def record(self, dir_fd: int, seq: int) -> dict[str, Any] | None:
-        """Read again one record that was read or written before; None if there is none."""
+    def record(self, dir_fd: int, seq: int) -> dict[str, Any]:
+        """Read again one record that was read or written before. Raises KeyError."""
         for segment in self.segments:
             found = segment.bytes_of(seq)
             if found is None:
@@ -264,17 +262,13 @@ class RunChain:
                         return parse(line)
             finally:
                 self._storage.close(fd)
-        return None
+        raise KeyError(seq)
 
-    def heal(self, dir_fd: int, *, durable: bool) -> tuple[RepairedTail, ...]:
-        """Cut off the bytes after the last record of each file, and save them beside it. The caller holds the run's
-        lock and has read everything."""
-        return tuple(
-            self._heal(dir_fd, segment, size, durable=durable)
-            for segment in self.segments
-            for size in (self._size(segment, dir_fd),)
-            if size > segment.size
-        )
+    def heal(self, dir_fd: int, sizes: Mapping[str, int], *, durable: bool) -> tuple[RepairedTail, ...]:
+        """Cut off the bytes after the last record of each file that is larger, and save them beside it. The caller
+        holds the run's lock and has read everything."""
+        torn = [segment for segment in self.segments if segment.name in sizes]
+        return tuple(self._heal(dir_fd, segment, sizes[segment.name], durable=durable) for segment in torn)
 
     def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
         fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
@@ -508,10 +502,7 @@ class DiskRunLog:
     def record(self, seq: int) -> Record:
         """Read again one record that was read or written before. Raises KeyError."""
         with self._chain.reading() as folder:
-            found = self._chain.record(folder, seq)
-        if found is None:
-            raise KeyError(seq)
-        return found
+            return self._chain.record(folder, seq)
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -560,7 +551,12 @@ class DiskRunLog:
             return Appended(news, None)
         if was_closed or self._uncommitted:
             with self._folder.opened() as folder:
-                self._prepare(folder, was_closed=was_closed)
+                if was_closed:  # records follow its end
+                    self._put_header(folder, self._header_now(folder).reopen())
+                    self._folder.mark(b"")
+                if self._uncommitted:  # power loss could have taken them
+                    self._chain.write_again(folder)
+                    self._uncommitted, self._commits.reached = False, self.next_seq
         segment = self._segments[file]
         if self._setting.durable:
             self._commits.sync_others(segment)
@@ -568,15 +564,6 @@ class DiskRunLog:
             text = with_opening(text, self._header.opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
         return Appended(news, self._chain.append(segment, fd, text), self.head)
-
-    def _prepare(self, folder: int, *, was_closed: bool) -> None:
-        """Prepare the first append to a closed run, or to records that power loss could have taken."""
-        if was_closed:
-            self._put_header(folder, self._header_now(folder).reopen())
-            self._folder.mark(b"")
-        if self._uncommitted:
-            self._chain.write_again(folder)
-            self._uncommitted, self._commits.reached = False, self.next_seq
 
     def _take_in(self) -> tuple[Record, ...]:
         """Return the records of other processes, and cut off a torn end. The caller holds the lock, so nobody is
@@ -586,7 +573,7 @@ class DiskRunLog:
             if left := self._chain.grown_sizes(folder):
                 if self._chain.holds_a_line(folder, left):
                     raise self._chain.corrupt(folder, f"record {self.next_seq} is missing")
-                healed = self._chain.heal(folder, durable=self._setting.durable)
+                healed = self._chain.heal(folder, left, durable=self._setting.durable)
                 self.healed += healed
                 self._put_header(folder, self._header_now(folder).with_healed(healed))
         return news
@@ -599,16 +586,14 @@ class DiskRunLog:
         if not self._writing:
             self.begin_writing(until_s)
         with self._folder.locked(until_s) as folder:
-            self._header = header = self._header_now(folder)
-            self._catalogs = {one.revision for one in header.catalogs}
-            if revision in self._catalogs:
-                return
-            header = header.with_catalogs([revision])
-            name = header.catalogs[-1].file
-            with translate_errors("write", f"{self._path}/{name}"):
-                replace_text(self._storage, folder, name, text, durable=self._setting.durable)
-            self._put_header(folder, header)
-            self._catalogs.add(revision)
+            header = self._header_now(folder)
+            if revision not in {one.revision for one in header.catalogs}:
+                header = header.with_catalogs([revision])
+                name = header.catalogs[-1].file
+                with translate_errors("write", f"{self._path}/{name}"):
+                    replace_text(self._storage, folder, name, text, durable=self._setting.durable)
+                self._put_header(folder, header)
+        self._catalogs.add(revision)
 
     # --- the lock ---------------------------------------------------------------------------------------------------
 
