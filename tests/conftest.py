@@ -48,8 +48,12 @@ FIRST = (
     "tests/mcp/test_mcp_demo.py",
     "tests/mcp/test_mcp_real_router.py",
     "tests/faults/",
+    "tests/pages/test_in_a_browser.py",
+    "tests/editing/test_config_pages.py",
+    "tests/serving/test_conformance.py",
+    "tests/serving/test_serve_verb.py",
 )
-"""Tests that start programs and wait for them, up to half a minute each: begun last, one would run beside nothing."""
+"""Files that take half a minute or more, most of it waiting for programs: begun last, one would run beside nothing."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
