@@ -297,6 +297,17 @@ def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, 
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+def test_an_export_names_the_config_that_it_could_not_read(demo: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, _, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    for path in (tmp_path / "runs").glob("*/catalog*.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace("docs.fetch", "docs.fetc"), encoding="utf-8")
+    done = run(tmp_path, "runs", "export", "--to", tmp_path / "out", code=5)
+    assert "0 rows in" in done.stdout
+    assert "since its config can't be read" in done.stderr
+    assert "it was changed" in done.stderr
+
+
 def test_prune_deletes_by_age_and_says_what_it_would_do(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)

@@ -47,6 +47,7 @@ class Exposures:
         self._archive = archive
         self._catalogs: dict[str, Catalog | None] = {}
         self._known: dict[str, str | None] = {}
+        self.problems: list[tuple[str, str]] = []
 
     def of(self, run_id: str, record: Mapping[str, Any]) -> tuple[str | None, list[Row]]:
         """Return the digest of a decision's exposure, and its rows unless they were returned before.
@@ -82,8 +83,9 @@ class Exposures:
                 self._catalogs.clear()
             try:
                 self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
-            except (CorruptRun, UnknownRun, ValidationError):
+            except (CorruptRun, UnknownRun, ValidationError) as error:
                 self._catalogs[revision] = None
+                self.problems.append((run_id, f"what run {run_id!r} showed, since its config can't be read: {error}"))
         return self._catalogs[revision]
 
 

@@ -85,12 +85,9 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
             filling.end()
     finally:
         engine.dispose()
+    shown_url, counts, problems = engine.url.render_as_string(hide_password=True), filling.counts, filling.problems
     return IndexBuild(
-        engine.url.render_as_string(hide_password=True),
-        filling.runs,
-        filling.counts["decisions"],
-        filling.counts["calls"],
-        tuple(filling.problems),
+        shown_url, filling.runs, counts["decisions"], counts["calls"], (*problems, *filling.exposures.problems)
     )
 
 
@@ -163,7 +160,7 @@ class _Filling:
     def __init__(self, connection: Connection, archive: IndexedRuns) -> None:
         self._connection = connection
         self._archive = archive
-        self._exposures = Exposures(archive)
+        self.exposures = Exposures(archive)
         self._waiting: dict[str, list[Row]] = {}
         self._with_search = connection.dialect.name == "sqlite"
         self.counts: dict[Table, int] = dict.fromkeys(COLUMNS, 0)
@@ -232,7 +229,7 @@ class _Filling:
         self._set_source(run_id, stamp, positions, head)
 
     def _exposure(self, run_id: str, record: Mapping[str, Any]) -> str | None:
-        digest, fresh = self._exposures.of(run_id, record)
+        digest, fresh = self.exposures.of(run_id, record)
         self._waiting.setdefault("exposures", []).extend(fresh)
         return digest
 
