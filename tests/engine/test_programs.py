@@ -217,6 +217,38 @@ def test_a_program_may_never(what: str, tmp_path: Path) -> None:
     assert "root:" not in result.text
 
 
+DOUBLED = "x = [1]\nfor i in range(60):\n    x = [x, x]\n"
+LARGE_VALUES = [DOUBLED + "x", DOUBLED + "type Y = int\nx", DOUBLED + "if x:\n    x", "10 ** 9_999"]
+
+
+@pytest.mark.parametrize("code", LARGE_VALUES)
+def test_a_value_of_a_program_that_is_too_large_to_be_copied_never_leaves_it(code: str, tmp_path: Path) -> None:
+    """Written out, 60 lists that hold the one before twice take all memory there is."""
+
+    async def work(router: Router) -> Result:
+        return await router.call("r", "execute", {"code": code})
+
+    result = run(tmp_path, work, "code_seconds = 1")
+    assert len(result.text) < 13_000
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("1 + 1", "2"),
+        ("'é'; (1,\n2)  # a pair", "(1, 2)"),
+        ("print('a')\r\n'b'", "a\n'b'"),
+        ("None", ""),
+        ("x = 1", ""),
+    ],
+)
+def test_the_value_of_a_last_expression_is_shown(code: str, text: str, tmp_path: Path) -> None:
+    async def work(router: Router) -> Result:
+        return await router.call("r", "execute", {"code": code})
+
+    assert run(tmp_path, work).text == (text or "[the tool returned nothing]")
+
+
 @pytest.mark.parametrize("arguments", [{}, {"code": ""}, {"code": 7}, {"code": "x" * 70_000}, "no json"])
 def test_malformed_arguments_get_a_sentence(arguments: Any, tmp_path: Path) -> None:
     async def work(router: Router) -> Result:

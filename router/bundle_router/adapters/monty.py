@@ -3,6 +3,7 @@ files, no network, no modules of ours, no access to our objects."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import hashlib
@@ -50,7 +51,9 @@ class MontyPrograms:
         lookup = {name: partial(_call, call, name) for name in program.names}
         try:
             async with checked_out as session:
-                value = await session.feed_run(program.text, external_lookup=lookup, print_callback=printed)
+                await session.feed_run(
+                    _with_value_printed(program.text), external_lookup=lookup, print_callback=printed
+                )
         except monty.MontyTypingError as wrong:
             return ProgramEnd(f"The program was not run:\n{wrong.display()}", "invalid_arguments", "type_error")
         except monty.MontySyntaxError as wrong:
@@ -59,7 +62,7 @@ class MontyPrograms:
             return ProgramEnd(printed.with_line(failed.display("traceback")), "tool_error", "program_failed")
         except (monty.MontyConversionError, monty.MontyCrashedError) as failed:
             return ProgramEnd(printed.with_line(str(failed)), "tool_error", "program_failed")
-        return ProgramEnd(printed.text if value is None else printed.with_line(repr(value)[: program.output_chars]))
+        return ProgramEnd(printed.text)
 
     async def _pool(self) -> Any:
         from pydantic_monty import AsyncMonty
@@ -76,6 +79,18 @@ class MontyPrograms:
         for pool in pools:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its workers ended with it
                 await pool.__aexit__(None, None, None)
+
+
+def _with_value_printed(text: str) -> str:
+    """Return the program with its value printed in it: to copy one like `x = [x, x]`, a few times, takes all memory."""
+    with contextlib.suppress(SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
+        last = ast.parse(text := text.replace("\r\n", "\n").replace("\r", "\n")).body[-1]
+        if isinstance(last, ast.Expr):
+            lines = text.encode().split(b"\n")
+            line, at = lines[last.lineno - 1], last.col_offset
+            lines[last.lineno - 1] = line[:at] + b"value__ = " + line[at:]
+            return b"\n".join(lines).decode() + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"
+    return text + "\nNone"  # also what Monty can parse and Python can't
 
 
 async def _call(call: CallFunction, name: str, *positional: Any, **arguments: Any) -> Any:

@@ -363,8 +363,7 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     async def work() -> CallOutcome:
         raw = await _call_server(at, call)
         whole = raw.blocks if call.request.whole else None
-        is_ours = entry.transport != "local" and whole is None  # what a local tool gave, it may give again
-        shaped = await shape_blocks(at.ports, max_chars, raw.blocks, release=is_ours)
+        shaped = await shape_blocks(at.ports, max_chars, raw.blocks, release=not whole and entry.transport != "local")
         return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
 
     if results is None:

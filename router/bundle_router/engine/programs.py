@@ -112,9 +112,8 @@ async def execute(
         async with asyncio.timeout(limits.code_timeout_s):
             end = await programs.run(program, called)
     except TimeoutError:
-        end = ProgramEnd(
-            f"The program took longer than {limits.code_timeout_s:g} s with its calls.", "timeout", "timeout"
-        )
+        why = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
+        end = ProgramEnd(why, "timeout", "timeout")
     missed = called_and_undefined(code, named)
     if missed:
         await on_store(at.runs.store, lambda wait_s: _record_gaps(at, own, kept[0].uri, missed, wait_s))

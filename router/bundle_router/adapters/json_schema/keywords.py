@@ -45,9 +45,8 @@ def _enum(check: ValueCheck, values: Any, _schema: Mapping[str, Any], place: Val
 
 
 def _const(check: ValueCheck, wanted: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if check.canonical(place.value) == check.canonical(wanted):
-        return True
-    return check.report(place, f"{display_value(wanted)} was expected")
+    fine = check.canonical(place.value) == check.canonical(wanted)
+    return fine or check.report(place, f"{display_value(wanted)} was expected")
 
 
 def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -105,9 +104,8 @@ def _limit(holds: Callable[[Any, Any], bool], words: str, size_of: Callable[[Any
         size = size_of(place.value)
         if holds(size, _number(limit)):
             return True
-        return check.report(
-            place, words.format(value=display_value(place.value), size=size, limit=display_value(limit))
-        )
+        value, wanted = display_value(place.value), display_value(limit)
+        return check.report(place, words.format(value=value, size=size, limit=wanted))
 
     return check_limit
 
@@ -141,9 +139,8 @@ def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], pl
 
 
 def _pattern(check: ValueCheck, pattern: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
-    if check.matches(pattern, place.value) is False:
-        return check.report(place, f"{display_value(place.value)} does not match {display_value(pattern)}")
-    return True
+    fine = check.matches(pattern, place.value) is not False
+    return fine or check.report(place, f"{display_value(place.value)} does not match {display_value(pattern)}")
 
 
 # --- keywords: arrays ------------------------------------------------------------------------------------------------
@@ -173,9 +170,8 @@ def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: 
     least, most = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
     if len(found) < _number(least):
         return check.report(place, f"{len(found)} of its items are as {_number(least)} of them must be")
-    if most is not None and len(found) > _number(most):
-        return check.report(place, f"{len(found)} of its items are as {_number(most)} of them may be")
-    return True
+    fine = most is None or len(found) <= _number(most)
+    return fine or check.report(place, f"{len(found)} of its items are as {most} of them may be")
 
 
 def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:

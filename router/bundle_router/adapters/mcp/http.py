@@ -17,10 +17,10 @@ import os
 import ssl
 import sys
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from ipaddress import ip_address
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import httpx2
 
@@ -155,7 +155,7 @@ class Body(httpx2.AsyncByteStream):
         self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
     ) -> None:
         self._response = response
-        self._source = _stream_of(response)
+        self._source = aiter(cast("httpx2.AsyncByteStream", response.stream))
         self._cap = cap
         self._exchange = exchange
         self._seen = 0
@@ -281,12 +281,6 @@ def _is_here(host: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_unspecified or address.is_link_local
-
-
-def _stream_of(response: httpx2.Response) -> AsyncIterator[bytes]:
-    if not isinstance(response.stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous transport gave a synchronous stream")
-    return aiter(response.stream)
 
 
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
