@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,6 +63,8 @@ async def served(folder: Path) -> None:
     (folder / "a.txt").write_text("a\n")
     opened = Router.open(ROOT / "config", runs=folder / "runs", workspace=folder)
     async with opened as router, serve(router, pages=bare(folder)) as endpoint:
+        await asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol")
+        gc.freeze()  # both as `bundle-router serve` does
         print(json.dumps({"port": endpoint.port, "key": endpoint.key}), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
