@@ -182,6 +182,7 @@ def test_a_head_never_goes_back(tmp_path: Path) -> None:
     heads = FolderHeads(tmp_path, KEY)
     heads.note("r", 5, "sha256:5")
     heads.note("r", 4, "sha256:4")
+    heads.note("r", 5, "sha256:another")
     head = heads.read("r")
     assert head is not None
     assert (head.count, head.hash, head.number) == (5, "sha256:5", 1)
