@@ -1,6 +1,6 @@
-"""Optional embeddings: a model on this machine, the vectors of a catalog, and what of them is kept on disk.
+"""Optional embeddings: a local model, the vectors of a catalog, and their cache on disk.
 
-A model elsewhere is reached through litellm: see `bundle_router.adapters.llm.embedding`.
+A remote model is reached through litellm: see `bundle_router.adapters.llm.embedding`.
 """
 
 from bundle_router.adapters.embeddings.kept import VectorStore

@@ -1,9 +1,9 @@
-"""The files of a sentence-transformers model: where they are, which model they are, and what they say of themselves.
+"""The files of a sentence-transformers model: their places, their revision, and their settings.
 
 Rules:
-1. Nothing is downloaded and no code of the model runs: a package is looked at where it is installed, never imported.
-2. The revision is the digest of every file that has a say in the vectors, so a replaced model is another model.
-3. What is not understood is refused by name, before anything is embedded: a wrong pooling gives plausible nonsense.
+1. Nothing is downloaded and no code of the model runs: an installed package is only located, never imported.
+2. The revision is the digest of every file that affects the vectors, so a replaced model is another model.
+3. Unsupported settings are refused by name before anything is embedded: wrong pooling gives plausible nonsense.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 WEIGHTS: Final = ("onnx/model.onnx", "model.onnx", "model.safetensors")
-"""Files with the network, the first that is there counts."""
+"""Names of files with the network; the first one that exists is used."""
 MAX_WORD_PIECES: Final = 512
 _INSIDE: Final = (".", "model", "models")
-"""Where in a package the model's folder may be."""
+"""Possible places of the model's folder in a package."""
 _MAX_HEADER: Final = 10_000_000
 
 
 class UnusableModel(Exception):
-    """The model can't be used, and why."""
+    """The model can't be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces` is how much of a text it reads, in word pieces."""
+    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces`: maximum word pieces of a text that it reads."""
 
     folder: Path
     weights: Path
@@ -46,7 +46,7 @@ class ModelFiles:
 
 
 def find_model(source: str) -> ModelFiles:
-    """Return the model in a folder (an absolute path) or in an installed package of that name. Reads all of it once,
+    """Return the model in a folder (an absolute path) or in an installed package of that name. Reads all files once,
     for the revision: half a second for 100 MB. Raises UnusableModel."""
     folder = _folder_of(source)
     try:

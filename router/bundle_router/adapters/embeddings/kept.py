@@ -1,13 +1,13 @@
-"""Vectors kept on disk between processes, by the digest of their text: `$XDG_CACHE_HOME/bundle-router/embeddings`.
+"""Vectors stored on disk between processes, by the digest of their text: `$XDG_CACHE_HOME/bundle-router/embeddings`.
 
 Rules:
-1. A cache: whatever is wrong with it (no home, read-only, full, damaged, another's), there is nothing in it, and
-   nothing is raised. A file that is no database, or no longer a whole one, makes room for another; a vector that was
-   unsound is replaced by the next one of its text. Embedding everything anew at every start would cost money.
-2. One file for each revision of an embedder, so that a new one never meets an old one's vectors. A text that is
-   unchanged is never embedded again, whatever changed around it. The newest `REVISIONS` files stay.
-3. It is read only from a folder that is ours and that nobody else may write: what is in it ranks bundles.
-4. At most `MAX_KEPT` texts of a revision: those that were kept first go first. Texts themselves are not in it.
+1. It is a cache: if anything is wrong with it (no home, read-only, full, damaged, foreign), it counts as empty, and
+   nothing is raised. A file that is not a whole database is deleted; an invalid vector is replaced by the next one of
+   its text. The cache exists because embedding everything at every start would cost money.
+2. There is one file per revision of an embedder, so that revisions never mix. An unchanged text is never embedded
+   again, whatever changes around it. The newest `REVISIONS` files stay.
+3. It is read only from a folder that we own and that nobody else may write to, because its content ranks bundles.
+4. At most `MAX_KEPT` texts per revision; the oldest are deleted first. The texts themselves are not stored.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MAX_KEPT: Final = 200_000
 REVISIONS: Final = 4
 BUSY_S: Final = 2.0
 _ASKED: Final = 500
-"""Digests in one query; SQLite takes 999 in its oldest builds."""
+"""Digests per query; SQLite takes 999 in its oldest builds."""
 
 
 class VectorStore:
-    """Vectors by text, for one revision of an embedder. Made on first use; may be used from many threads."""
+    """Vectors by text, for one revision of an embedder. The file is created on first use; many threads may use it."""
 
     def __init__(self, folder: Path | None, revision: str) -> None:
         name = hashlib.sha256(revision.encode()).hexdigest()[:32]
         self._file = folder / f"{name}.sqlite" if folder is not None else None
 
     def load(self, texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
-        """Return what is known of the texts."""
+        """Return the stored vectors of the texts."""
         by_digest = {_digest(text): text for text in texts}
         if self._file is None or not is_ours(self._file.parent) or not self._file.is_file():
             return {}
@@ -46,12 +46,12 @@ class VectorStore:
         digests = list(by_digest)
         try:
             with suppress(OSError):
-                os.utime(self._file)  # age is time since use
+                os.utime(self._file)  # age counts from the last use
             with closing(self._open(self._file)) as base:
                 for start in range(0, len(digests), _ASKED):
                     part = digests[start : start + _ASKED]
                     marks = ",".join("?" * len(part))
-                    # Only question marks are put into the text of the query.
+                    # Only question marks are inserted into the query's text.
                     rows = base.execute(f"SELECT digest, vector FROM kept WHERE digest IN ({marks})", part)  # noqa: S608
                     for digest, vector in rows:
                         if isinstance(vector, bytes) and vector and len(vector) % 4 == 0:
@@ -62,7 +62,7 @@ class VectorStore:
         return found
 
     def save(self, vectors: Mapping[str, Sequence[float]]) -> bool:
-        """Keep the vectors of texts. Return whether they are kept."""
+        """Store the vectors of texts. Return whether they were stored."""
         if self._file is None:
             return False
         rows = [(_digest(text), array("f", vector).tobytes()) for text, vector in vectors.items()]
@@ -94,7 +94,7 @@ class VectorStore:
 
 
 def _make_room(file: Path, wrong: Exception) -> None:
-    """Delete the file where its content is at fault. (Operational is what may be over soon: busy, full, read-only.)"""
+    """Delete the file if its content is at fault. (OperationalError may be temporary: busy, full, read-only.)"""
     if isinstance(wrong, sqlite3.DatabaseError) and not isinstance(wrong, sqlite3.OperationalError):
         with suppress(OSError):
             file.with_name(f"{file.name}-journal").unlink(missing_ok=True)

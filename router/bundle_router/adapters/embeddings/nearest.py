@@ -1,4 +1,4 @@
-"""The vectors of one catalog, compared exactly: a product with 15,000 tools of 384 numbers takes milliseconds."""
+"""Exact comparison of one catalog's vectors: a product with 15,000 tools of 384 numbers takes milliseconds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _MASKS: Final = 64
 DIGITS: Final = 6
-"""Cosines are rounded to these: the last bits depend on how many texts a batch held, and must not settle ties."""
+"""Digits that cosines are rounded to: the last bits depend on the batch's size, and must not settle ties."""
 
 
 class DenseVectors:
-    """`Vectors` in memory. Each collection's rows stand in id order, scaled to length 1."""
+    """`Vectors` in memory. Each collection's rows are in id order, scaled to length 1."""
 
     def __init__(self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]) -> None:
         self._revision = revision
@@ -75,7 +75,7 @@ class _Matrix:
 
     @cached_property
     def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
-        """Rows of the permitted documents, in id order. Kept for the sets seen last."""
+        """Returns the rows of the permitted documents, in id order. Caches the latest sets."""
         import numpy as np
 
         ids = self.ids

@@ -1,14 +1,14 @@
-"""An embedding model on this machine: the only module that imports tokenizers or onnxruntime.
+"""A local embedding model: the only module that imports tokenizers or onnxruntime.
 
 Why no torch: it takes gigabytes, and a second to import. The small models that are worth running beside a router
-(MiniLM, BGE, E5, GTE) are BERT encoders of six or twelve layers. numpy, which search needs anyway, computes them as
-torch does to the seventh digit, and one short text in half the time. Models of another kind are used as ONNX.
+(MiniLM, BGE, E5, GTE) are BERT encoders of six or twelve layers. numpy, which search needs anyway, gives the same
+results as torch to the seventh digit, for one short text in half the time. Other models are used as ONNX.
 
 Rules:
-1. Loaded on first use, by whoever embeds first; nothing is fetched, no code of the model runs.
-2. Texts of like length are embedded together, and the length of a batch is bounded: a page of text among words would
-   otherwise cost every one of them a page.
-3. What a text comes to does not depend on what it is embedded with, but for the last bits.
+1. Loaded on first use; nothing is downloaded, and no code of the model runs.
+2. Texts of similar length are embedded together, and a batch's length is bounded: one page of text among words would
+   otherwise make each of them cost a page.
+3. Apart from the last bits, a text's vector does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH: Final = 32
 MAX_BATCH_PIECES: Final = 512
-"""So many rows of a hidden layer stay in a processor's cache; eight times as many take nearly twice the time a text."""
+"""Word pieces per batch, which fit a processor's cache. Eight times as many take nearly twice the time a text."""
 
 
 class _Network(Protocol):
@@ -36,7 +36,7 @@ class _Network(Protocol):
 
 
 class LocalEmbedder:
-    """`Embedder` over the model in a folder or package (see `find_model`). May be used from many threads."""
+    """`Embedder` over the model in a folder or package (see `find_model`). Many threads may use it."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -50,12 +50,12 @@ class LocalEmbedder:
 
     @property
     def revision(self) -> str:
-        """Load the model. `unusable` where it can't be."""
+        """The model's revision; loads the model. `unusable` if it can't be loaded."""
         model = self._load_model()
         return model.files.revision if model is not None else "unusable"
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
-        """See `Embedder`. The time is looked at between batches: a batch takes tens of milliseconds."""
+        """See `Embedder`. The time is checked between batches, each of which takes tens of milliseconds."""
         until = time.monotonic() + timeout_s
         model = self._load_model()
         if model is None:
@@ -67,12 +67,12 @@ class LocalEmbedder:
                     return Embedding(failure="timeout")
                 for position, row in zip(part, model.run([texts[position] for position in part]).tolist(), strict=True):
                     vectors[position] = tuple(row)
-        except (KeyError, ValueError, IndexError) as wrong:  # tensors that are not there, or of another shape
+        except (KeyError, ValueError, IndexError) as wrong:  # tensors that are missing, or of another shape
             return Embedding(failure="internal", detail=f"{type(wrong).__name__}: {wrong}")
         return Embedding(tuple(vectors))
 
     def close(self) -> None:
-        """Let go of the model. Idempotent."""
+        """Release the model. Idempotent."""
         with self._lock:
             self._model = None
 
@@ -83,7 +83,7 @@ class LocalEmbedder:
                     self._model = _Model(find_model(self._source))
                 except UnusableModel as why:
                     self._broken = str(why)
-                except (KeyError, TypeError, ValueError, OSError) as wrong:  # files that are not what their names say
+                except (KeyError, TypeError, ValueError, OSError) as wrong:  # files with unexpected content
                     self._broken = f"{self._source}: {type(wrong).__name__}: {wrong}"
             return self._model
 
@@ -139,7 +139,7 @@ class _Model:
 
 
 def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which no tokenizer takes."""
+    """Return the text without lone surrogates, which tokenizers do not accept."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -226,7 +226,7 @@ class _Bert:
 
 
 def _gelu(state: Any) -> Any:
-    """x Φ(x), with the error function as Abramowitz and Stegun 7.1.26 (within 1.5e-7)."""
+    """Return x Φ(x), with the error function as Abramowitz and Stegun 7.1.26 (within 1.5e-7)."""
     import numpy as np
 
     f = np.float32

@@ -1,4 +1,4 @@
-"""Vectors of many texts: what is kept on disk, and the rest from an embedder, once."""
+"""The vectors of many texts: from the cache on disk, the others from an embedder, once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bundle_router.ports import Embedder
 Vector = tuple[float, ...]
 
 PART: Final = 32
-"""Texts that are embedded, and kept, at a time, to begin with: a process that ends in the middle loses no more."""
+"""Texts that are first embedded and stored at a time: a process that is interrupted loses no more."""
 LARGEST: Final = 512
 PART_S: Final = 10.0
-"""Seconds that a part should take: those after it are made so large."""
+"""Seconds that a part should take; the size of later parts is adapted to it."""
 PART_TIMEOUT_S: Final = 120.0
 
 
 def vectors_in_stages(
     passages: Sequence[Passage], embedder: Embedder, store: VectorStore
 ) -> Iterator[DenseVectors | Embedding]:
-    """First the vectors of the bundles' own texts, by which all of them can be compared while the many tools are still
-    embedded, then those of everything. Ends with a failure. Blocks in between, as `embed_texts` does."""
+    """Yield first the vectors of the bundles' own texts, by which all bundles can be compared while the many tools are
+    still being embedded, then those of everything. Ends at a failure. Blocks in between, as `embed_texts` does."""
     known: dict[str, Vector] = {}
     few = [passage for passage in passages if passage.collection in ("bundles", "steps")]
     for stage in (few, passages) if 0 < len(few) < len(passages) else (passages,):
@@ -39,8 +39,8 @@ def vectors_in_stages(
 def vectors_for(
     passages: Sequence[Passage], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
 ) -> DenseVectors | Embedding:
-    """Return the vectors of a catalog. Blocks for as long as `embed_texts` does, and fails with it: all or none, so
-    that no bundle ranks low for want of a vector."""
+    """Return the vectors of a catalog, all or none, so that no bundle ranks low for lack of a vector. Blocks and fails
+    as `embed_texts` does."""
     known = embed_texts([passage.text for passage in passages], embedder, store, made)
     if isinstance(known, Embedding):
         return known
@@ -54,9 +54,9 @@ def vectors_for(
 def embed_texts(
     texts: Iterable[str], embedder: Embedder, store: VectorStore, made: dict[str, Vector] | None = None
 ) -> dict[str, Vector] | Embedding:
-    """Return the vector of every text; `made` are those that were made before, and gets these. Blocks while what is not
-    kept is embedded: minutes for thousands of texts on a small machine. An `Embedding` with a failure where that fails;
-    what was embedded until then is kept."""
+    """Return the vector of every text; `made` are earlier ones, and gets these. Blocks while texts that are not stored
+    are embedded: minutes for thousands of texts on a small machine. On a failure returns its `Embedding`; vectors made
+    until then are stored."""
     wanted = list(dict.fromkeys(texts))
     known = store.load([text for text in wanted if text not in (made or {})]) | (made or {})
     if known and fault_in(tuple(known.values()), len(known)):
@@ -69,7 +69,7 @@ def embed_texts(
         started = time.monotonic()
         reply = embedder.embed(part, timeout_s=PART_TIMEOUT_S)
         if reply.failure == "timeout" and len(part) > 1:
-            size = max(1, len(part) // 4)  # a busy machine: less at a time, and nothing is given up
+            size = max(1, len(part) // 4)  # the machine is busy: embed less at a time
             continue
         if reply.failure is not None:
             return reply
