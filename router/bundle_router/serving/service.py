@@ -42,10 +42,10 @@ class ObservedRouter:
         """See the router's `offer`."""
         return await self._telemetry.decision(self._access.offer(step))
 
-    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **how: Any) -> Result:
+    async def call(self, run_id: str, name: str, arguments: Mapping[str, Any], **options: Any) -> Result:
         """See the router's `call`."""
         with self._idle.use(run_id):
-            return await self._telemetry.call(run_id, name, self._access.call(run_id, name, arguments, **how))
+            return await self._telemetry.call(run_id, name, self._access.call(run_id, name, arguments, **options))
 
 
 @contextlib.asynccontextmanager

@@ -73,5 +73,5 @@ def invalid(error: ValidationError) -> Refusal:
     errors = tuple(
         ("/" + "/".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")) for row in rows[:MAX_ERRORS]
     )
-    said = "; ".join(f"{where}: {what}" for where, what in errors)
-    return Refusal(422, "invalid", f"{said}.", advice="see /openapi.json for what may be sent", errors=errors)
+    sentence = "; ".join(f"{where}: {what}" for where, what in errors)
+    return Refusal(422, "invalid", f"{sentence}.", advice="see /openapi.json for what may be sent", errors=errors)

@@ -215,10 +215,10 @@ class DecisionApi:
         return JSONResponse({"revision": catalog.revision, "bundles": rows})
 
     async def _runs(self, request: Request) -> Response:
-        asked = {name: [str(value)] for name, value in _query(request, RunsQuery)}
+        filters = {name: [str(value)] for name, value in _query(request, RunsQuery)}
         if request.scope["user"].principal:
             raise RefusedRequest(_OTHER_PRINCIPAL)
-        return await self._read(lambda views: views.runs(asked))
+        return await self._read(lambda views: views.runs(filters))
 
     async def _timeline(self, request: Request) -> Response:
         run_id, start = await self._run(request), _query(request, TimelineQuery).start

@@ -147,8 +147,8 @@ class DirectPath:
             if not meta.keys() <= _ENVELOPE or len(str(meta)) > MAX_ENVELOPE:
                 return None
             methods.validate_client_request("tools/list", version, {"_meta": meta})
-            asked = types.ClientCapabilities.model_validate(meta[types.CLIENT_CAPABILITIES_META_KEY], by_name=False)
-            capabilities = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
+            declared = types.ClientCapabilities.model_validate(meta[types.CLIENT_CAPABILITIES_META_KEY], by_name=False)
+            capabilities = declared.model_dump(by_alias=True, mode="json", exclude_none=True)
         except (ValueError, RecursionError):
             return None
         self._known = [(meta, capabilities), *self._known[: MAX_KNOWN - 1]]

@@ -43,11 +43,11 @@ def system_network() -> Network:
 def answer_fetch(url: str, section: str | None, offset: int, context: ToolContext, network: Network) -> ToolOutput:
     """Return one page, or the requested piece of it. Raises ToolFailure; codes in `bundle_router.tools.docs`."""
     fetcher = _fetcher(context, network)
-    asked = parse_url(url)
-    page = fetcher.fetch(asked, lambda kind: _limit(kind, context))
+    requested = parse_url(url)
+    page = fetcher.fetch(requested, lambda kind: _limit(kind, context))
     if not _is_text(page):
-        return _media(page, asked, context)
-    return ToolOutput((Text(_read(page, asked, section, offset, fetcher, context.max_bytes)),))
+        return _media(page, requested, context)
+    return ToolOutput((Text(_read(page, requested, section, offset, fetcher, context.max_bytes)),))
 
 
 def answer_search(site: str, query: str, limit: int, context: ToolContext, network: Network) -> ToolOutput:
@@ -93,17 +93,17 @@ def _is_text(page: Page) -> bool:
     return b"\0" not in page.body[:8192] or "utf-16" in page.charset or page.body[:2] in (b"\xff\xfe", b"\xfe\xff")
 
 
-def _media(page: Page, asked: Url, context: ToolContext) -> ToolOutput:
+def _media(page: Page, requested: Url, context: ToolContext) -> ToolOutput:
     kind = "" if _TEXT.fullmatch(page.media_type) else page.media_type
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", unquote(page.url.path.rpartition("/")[2]))[-100:].lstrip(".")
-    header = "\n".join([*_provenance(page, asked), f"Type: {kind or 'unknown'}, {len(page.body)} bytes"])
+    header = "\n".join([*_provenance(page, requested), f"Type: {kind or 'unknown'}, {len(page.body)} bytes"])
     if page.cut or len(header.encode()) + len(page.body) > context.max_bytes:
         raise ToolFailure(f"{page.url}: it is larger than {context.max_bytes} bytes", code="too_large")
     return ToolOutput((Text(clean_text(header)), Media(page.body, kind, name)))
 
 
-def _read(page: Page, asked: Url, section: str | None, offset: int, fetcher: Fetcher, max_bytes: int) -> str:
-    title, text, anchor = _text_of(page, asked.fragment or page.url.fragment, fetcher)
+def _read(page: Page, requested: Url, section: str | None, offset: int, fetcher: Fetcher, max_bytes: int) -> str:
+    title, text, anchor = _text_of(page, requested.fragment or page.url.fragment, fetcher)
     headings = find_headings(text)
     start, end, name = 0, len(text), ""
     if section is not None:
@@ -111,15 +111,15 @@ def _read(page: Page, asked: Url, section: str | None, offset: int, fetcher: Fet
         name = " ".join(section.split())
     elif anchor is not None:
         start, end = section_at(headings, anchor, len(text))
-        name = f"#{asked.fragment or page.url.fragment}"
-    about = _provenance(page, asked)
+        name = f"#{requested.fragment or page.url.fragment}"
+    about = _provenance(page, requested)
     about.append(f"Type: {page.media_type or 'not given'}{', as Markdown' if page.media_type in _HTML else ''}")
     if title:
         about.append(f"Title: {title[:300]}")
     if name:
         about.append(f"Section: {name}")
-    elif asked.fragment:
-        about.append(f"Section: there is no #{asked.fragment[:200]}, so this is the whole page")
+    elif requested.fragment:
+        about.append(f"Section: there is no #{requested.fragment[:200]}, so this is the whole page")
     if page.cut:
         about.append(f"The page is longer than {MAX_TEXT} bytes; only its start was read")
     if len(text) > PIECE and not name and not offset and headings:
@@ -154,8 +154,8 @@ def _text_of(page: Page, anchor: str, fetcher: Fetcher) -> tuple[str, str, int |
     return made.title, made.markdown, made.anchor
 
 
-def _provenance(page: Page, asked: Url) -> list[str]:
-    lines = [f"URL: {asked}"]
+def _provenance(page: Page, requested: Url) -> list[str]:
+    lines = [f"URL: {requested}"]
     if len(page.hops) > 1:
         lines.append(f"Final URL: {page.url} (after {len(page.hops) - 1} redirect{'s' if len(page.hops) > 2 else ''})")
     return lines

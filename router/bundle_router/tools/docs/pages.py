@@ -87,12 +87,12 @@ def find_headings(markdown: str) -> list[Heading]:
     return headings
 
 
-def find_section(headings: Sequence[Heading], asked: str, total: int) -> tuple[int, int]:
-    """Return start and end of the section `asked` for: by its full title, else the start of one, else part of one.
+def find_section(headings: Sequence[Heading], wanted: str, total: int) -> tuple[int, int]:
+    """Return start and end of the section `wanted`: by its full title, else the start of one, else part of one.
 
     Raises ToolFailure `no_section`, which names the existing sections.
     """
-    words = _plain(asked)
+    words = _plain(wanted)
     tests = (lambda title: title == words, lambda title: title.startswith(words), lambda title: words in title)
     for test in tests:
         for index, heading in enumerate(headings):
@@ -100,7 +100,7 @@ def find_section(headings: Sequence[Heading], asked: str, total: int) -> tuple[i
                 later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
                 return heading.start, next(later, total)
     raise ToolFailure(
-        f"the page has no section {asked!r}",
+        f"the page has no section {wanted!r}",
         code="no_section",
         advice=f"its sections: {outline(headings)}" if headings else "it has no headings; page on by offset",
     )

@@ -129,14 +129,14 @@ def place(
     tools missing there come last, by name."""
     places, homes = _wanted_places(catalog, held)
     chosen = _choose_direct(catalog, held, places, homes, ranked)
-    asked = _asked_places(catalog, activation, began or activation, places, set(chosen))
+    activated_places = _asked_places(catalog, activation, began or activation, places, set(chosen))
     order = _places(activation, held)
     direct: list[tuple[tuple[int, str], PlacedTool]] = []
     activated: set[str] = set()
-    for card in (room or Room()).fitting(catalog.cards[tool] for tool in (*chosen, *asked)):
+    for card in (room or Room()).fitting(catalog.cards[tool] for tool in (*chosen, *activated_places)):
         tool, home = card.name, homes[card.name]
-        direct.append(((asked.get(tool, order[home]), tool), PlacedTool(tool, home, card.tokens)))
-        if tool in asked:
+        direct.append(((activated_places.get(tool, order[home]), tool), PlacedTool(tool, home, card.tokens)))
+        if tool in activated_places:
             activated.add(tool)
     shown = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])

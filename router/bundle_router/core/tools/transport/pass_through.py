@@ -100,22 +100,22 @@ def why_unanswerable(result: Mapping[str, Any], client: Client) -> str:
     """Return what a result asks of the client that the client may not be asked, or does not support; "" if nothing. A
     server was told its capabilities, but may ask nevertheless."""
     requests = result.get("inputRequests")
-    asked = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
+    questions = list(requests.values()) if isinstance(requests, Mapping) else [] if requests is None else [requests]
     if not client.may_be_asked:
-        return ", ".join(sorted({_method(one) for one in asked})) or "another round"
-    return ", ".join(sorted({_method(one) for one in asked if not can_give(client, one)}))
+        return ", ".join(sorted({_method(question) for question in questions})) or "another round"
+    return ", ".join(sorted({_method(question) for question in questions if not can_give(client, question)}))
 
 
-def _method(asked: Any) -> str:
-    return str(asked.get("method"))[:50] if isinstance(asked, Mapping) else "no request"
+def _method(question: Any) -> str:
+    return str(question.get("method"))[:50] if isinstance(question, Mapping) else "no request"
 
 
-def can_give(client: Client, asked: Any) -> bool:
+def can_give(client: Client, question: Any) -> bool:
     """Return whether the client has declared that it answers such a request."""
-    capability = client.capabilities.get(ASKS_FOR.get(_method(asked), ""))
-    if capability is None or not isinstance(asked, Mapping):
+    capability = client.capabilities.get(ASKS_FOR.get(_method(question), ""))
+    if capability is None or not isinstance(question, Mapping):
         return False
-    params = asked.get("params")
+    params = question.get("params")
     opens_a_page = isinstance(params, Mapping) and params.get("mode") == "url"
     return not opens_a_page or (isinstance(capability, Mapping) and capability.get("url") is not None)
 
