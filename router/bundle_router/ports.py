@@ -53,8 +53,7 @@ class Redactor(Protocol):
         """Redact several texts at the price of one. Without a secret, returns `texts` itself."""
 
     def are_clean(self, texts: Sequence[str]) -> bool:
-        """Return whether `redact` would change none of the texts. May be False for clean ones, never True for a
-        secret."""
+        """Return whether `redact` would change none of the texts. False may be wrong, True never is."""
 
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value with every string in it redacted, keys included; the value itself is not changed."""
@@ -209,8 +208,8 @@ class Selector(Protocol):
     async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply: ...
 
 
-CallFunction = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""Calls a function of a program by name, with its arguments. Its exceptions are raised in the program."""
+CallFunction = Callable[[str, str], Awaitable[Any]]
+"""Calls a function of a program by name, with its arguments as JSON text. Its exceptions are raised in the program."""
 
 
 class Programs(Protocol):

@@ -195,6 +195,12 @@ NEVER = {
     "memory by doubling": ("x = 'a'\nwhile True:\n    x += x", "memory limit"),
     "a flood of output": ("while True:\n    print('x' * 1000)", "dropped"),
     "a flood of calls": ("while True:\n    await notes__add(text='x')", "suspension limit"),
+    "an argument that doubles": (
+        "x = [1]\nfor i in range(60):\n    x = [x, x]\nawait notes__add(text=x)  # type: ignore",
+        "limit exceeded",
+    ),
+    "an argument of itself": ("x = []\nx.append(x)\nawait notes__add(text=x)  # type: ignore", "Circular reference"),
+    "what defines its functions": ("define()  # type: ignore", "not callable"),
     "a tool that is called by name": ("await plain__direct()", "plain__direct"),
     "the router's own tools": ("await call_tool(name='notes.burn')", "call_tool"),
 }

@@ -7,7 +7,7 @@ import ast
 import asyncio
 import contextlib
 import hashlib
-from functools import partial
+import secrets
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,22 @@ WORKERS: Final = 4
 """Maximum programs that run at once; others wait."""
 SESSIONS: Final = 50
 """Number of programs after which a worker process is replaced."""
+_FUNCTIONS: Final = """
+def define():
+    import json
+    dumps, send = json.dumps, {send}
+    def function(name):
+        async def call(*positional, **arguments):
+            if positional:
+                raise TypeError(name + "() takes keyword arguments only")
+            return await send(name, dumps(arguments))
+        return call
+    return [function(name) for name in {names!r}]
+{targets} = define()
+define = None
+"""
+"""Defines a program's functions in the worker. Arguments leave it as text: Monty copies values into this process
+whole, where a small one like `x = [x, x]`, a few times, takes all memory. A program can't guess the name `send`."""
 
 
 class MontyPrograms:
@@ -48,9 +64,14 @@ class MontyPrograms:
             type_check_format="concise",
             os_policy=policy,
         )
-        lookup = {name: partial(_call, call, name) for name in program.names}
+        send = f"send_{secrets.token_hex(16)}"
+        lookup = {send: call}
         try:
             async with checked_out as session:
+                if program.names:
+                    targets = "".join(f"{name}, " for name in program.names)
+                    defined = _FUNCTIONS.format(send=send, names=program.names, targets=targets)
+                    await session.feed_run(defined, external_lookup=lookup, skip_type_check=True)
                 await session.feed_run(
                     _with_value_printed(program.text), external_lookup=lookup, print_callback=printed
                 )
@@ -91,12 +112,6 @@ def _with_value_printed(text: str) -> str:
             lines[last.lineno - 1] = line[:at] + b"value__ = " + line[at:]
             return b"\n".join(lines).decode() + "\nif value__ is not None:\n    print(repr(value__), end='')\nNone"
     return text + "\nNone"  # also what Monty can parse and Python can't
-
-
-async def _call(call: CallFunction, name: str, *positional: Any, **arguments: Any) -> Any:
-    if positional:
-        raise TypeError(f"{name}() takes keyword arguments only")
-    return await call(name, arguments)
 
 
 class _Printed:

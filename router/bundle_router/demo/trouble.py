@@ -20,8 +20,7 @@ NAMES: Final = {"faulty": 60.0, "silent": 15.0}
 
 @dataclass(frozen=True, slots=True)
 class FaultTrial:
-    """One fault: the result of its call, of the same server's next call, and of another server's call made at the same
-    time."""
+    """One fault: the result of its call, of the server's next call, and of another server's call at the same time."""
 
     what: str
     result: Result

@@ -283,7 +283,7 @@ class Engine:
 
         assert self.ports.programs is not None  # noqa: S101 - the caller looked
 
-        async def call(tool: str, arguments: Mapping[str, Any], key: str, via: str) -> Result:
+        async def call(tool: str, arguments: str, key: str, via: str) -> Result:
             more: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
             return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **more)
 

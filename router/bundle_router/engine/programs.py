@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -36,8 +36,8 @@ from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState, why_not
 from bundle_router.ports import Programs
 
-Call = Callable[[str, Mapping[str, Any], str, str], Awaitable[Result]]
-"""Makes a call of the run: canonical name, arguments, key, via."""
+Call = Callable[[str, str, str, str], Awaitable[Result]]
+"""Makes a call of the run: canonical name, arguments as JSON text, key, via."""
 FORM: Final = (
     f"{EXECUTE} takes one argument, 'code': the text of a Python program of at most {MAX_PROGRAM:,} characters."
 )
@@ -90,7 +90,7 @@ async def execute(
     named = functions(callable_in_code(state))
     count = 0
 
-    async def called(name: str, arguments: Mapping[str, Any]) -> Any:
+    async def called(name: str, arguments: str) -> Any:
         nonlocal count
         count += 1
         key = f"{request.key}:{count}" if request.key else ""

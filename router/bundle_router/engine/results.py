@@ -418,8 +418,7 @@ def finish_call(
     ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, wait_s: float, *, refused: bool = False
 ) -> Result:
     """Record the end of a call and return its result. The caller holds the run's lock. `refused`: the call was not
-    made, so only the beginning of its arguments is kept. A call without an id gets the id of this record: it has no
-    start."""
+    made, so only the beginning of its arguments is kept. A call without an id gets this record's."""
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
     def record_of(call_id: str) -> CallFinished:

@@ -325,8 +325,7 @@ class Servers:
         return listing
 
     async def _inspect(self, server: Server, listing: Listing, principal: str) -> None:
-        """Log what the warning light says of a list's texts, once a list and before a call. Showing tools does not wait
-        for it."""
+        """Log what the warning light says of a list's texts, once a list and before a call."""
         key = (server.name, principal)
         if self._inspected.get(key) != listing.listed_ns:
             if len(self._inspected) >= _MAX_PRINCIPALS:

@@ -123,8 +123,7 @@ class LabelledRow(Frozen):
 
 
 def read_labelled(text: str) -> tuple[LabelledRow, ...]:
-    """Return the rows of a labelled set (JSON Lines; blank lines are ignored). Raises ValueError, which names the
-    line."""
+    """Return the rows of a labelled set (JSON Lines, blanks ignored). Raises ValueError, which names the line."""
     rows: list[LabelledRow] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

@@ -71,8 +71,7 @@ class ModelFigures:
 
 
 def catalog_for(row: LabelledRow, catalog: Catalog) -> Catalog:
-    """Return the catalog under which a row is routed. A row without an address matches no route, and may use every
-    bundle."""
+    """Return the catalog that routes a row. A row without an address matches no route, and may use every bundle."""
     return catalog if row.is_placed else replace(catalog, routes=(), policies=(Policy("eval", allow=("*",)),))
 
 

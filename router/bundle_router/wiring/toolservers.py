@@ -63,8 +63,7 @@ class PinnedServers:
 
     def servers_behind(self, catalog: Catalog, pins: Mapping[str, Pins], approved: Collection[str] = ()) -> Servers:
         """Return the servers behind these pins; `catalog` has their cards. From now on arguments are checked against
-        those, so a tool whose pin changed can't be used behind earlier pins any more (`Servers.narrow`). `approved`: as
-        there."""
+        those, so a tool whose pin changed can't be used behind earlier pins any more (`Servers.narrow`)."""
         from bundle_router.engine.upstreams import Servers
 
         self._schema_of = _schemas_of(catalog)

@@ -36,8 +36,7 @@ def open_archive(place: str | Path) -> RunArchive:
 
 
 def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None:
-    """Return the store of run heads; None if `[records]` configures none. Raises RequestError if the key's variable is
-    unset."""
+    """Return the store of run heads; None without `[records]`. Raises RequestError if the key's variable is unset."""
     if settings.heads is None and settings.key is None:
         return None
     name = (settings.key or "")[2:-1]

@@ -31,8 +31,7 @@ KeepSecret = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """OAuth for the servers that have `auth = "oauth"`. With a `person`, set `Bounds.connect_s` to the time a person
-    needs."""
+    """OAuth for the servers that have `auth = "oauth"`. With a `person`, `Bounds.connect_s` is theirs."""
 
     folder: Path
     person: Person | None = None

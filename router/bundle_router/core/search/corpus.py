@@ -63,8 +63,7 @@ class Texts:
 
 
 def texts_of(catalog: Catalog, reviewed: Collection[str] = frozenset()) -> Texts:
-    """Return the texts of a catalog. `reviewed` are the canonical names of tools whose pinned text a person has
-    read."""
+    """Return the texts of a catalog. `reviewed` are the canonical names of tools whose pinned text was read."""
     tools = {
         name: _tool(card, _standing_of(catalog, card, name in reviewed))
         for name, card in catalog.cards.items()

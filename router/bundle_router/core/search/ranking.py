@@ -122,8 +122,7 @@ class Search:
     def rank_tools(
         self, request: Request, permitted: frozenset[str], memories: Memories = NO_MEMORIES, *, k: int = 50
     ) -> tuple[ScoredId, ...]:
-        """Return the permitted tools, best first: the read ones, then at most `unread_quota` unread ones of each
-        server."""
+        """Return the permitted tools, best first: read ones, then at most `unread_quota` unread ones a server."""
         read, bundles = self._read(permitted)
         found = self._find(request, self._scope(bundles, read), tools=True)
         scores = self._pull(request, found, bundles, memories)

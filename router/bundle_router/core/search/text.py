@@ -200,8 +200,7 @@ class Analyzer:
         return Terms(plain, tuple(pairs), named.difference(kinds), proper)
 
     def action_asked(self, text: str) -> str:
-        """Return the action that a request asks for, by its first word after polite ones; empty if that word names no
-        action."""
+        """Return the action that a request asks for, by its first word after polite ones; empty if that names none."""
         first = next((stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), "")
         return self._actions.get(first, "")
 

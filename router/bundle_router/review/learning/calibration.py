@@ -141,8 +141,7 @@ def calibration_version(bias: float, weights: Sequence[tuple[str, float]], label
 
 
 def _rows(steps: Sequence[LabelledStep], search: Search, memory: Memory | None) -> list[Row]:
-    """Return the steps ranked with what other folds' runs taught. A step whose best bundle is over its quota is left
-    out."""
+    """Return the steps ranked with what other folds' runs taught, but those whose best bundle is over its quota."""
     memories = _fold_memories(steps, search, memory)
     rows = []
     for step, weight in zip(steps, _weights(steps), strict=True):

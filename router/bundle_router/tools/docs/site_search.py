@@ -144,8 +144,7 @@ def _nested_sitemap(fetcher: Fetcher, kind: IndexKind, folder: Url, entry: Index
 
 
 def _match(entry: IndexEntry, words: Sequence[str]) -> dict[str, float]:
-    """Return the entry's words of the query, with weights: a word of the title, in the title, in the URL, in the
-    text."""
+    """Return the entry's words of the query, with weights: a word of the title, in it, in the URL, in the text."""
     title, location, text = entry.title.casefold(), entry.location.casefold(), entry.text.casefold()
     matched = {}
     for word in words:

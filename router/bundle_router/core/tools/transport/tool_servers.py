@@ -14,8 +14,7 @@ from bundle_router.dataclass import dataclass
 @dataclass(frozen=True, slots=True)
 class RawResult:
     """A tool's result before shaping. `outcome` is `ok` or the kind of failure; `code` is the tool's own word for it.
-    `answer` is the server's unchanged answer, if a client is to have it. `queued_ms` is the time that the call waited
-    here."""
+    `answer` is the server's unchanged answer, if a client is to have it. `queued_ms`: its wait here."""
 
     blocks: tuple[Block, ...]
     outcome: Outcome = "ok"
