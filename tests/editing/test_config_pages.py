@@ -97,6 +97,7 @@ def served(folder: Path, site: Site, **options: Any) -> Iterator[Site]:
     routes = ConfigRoutes(editor, who=lambda _: site.who, **options).routes()
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen(64)  # a request that comes before the server waits for it
     app = pages(reader, more=routes, nav=WITH_CONFIG)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
