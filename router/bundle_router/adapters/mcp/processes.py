@@ -25,7 +25,6 @@ from typing import BinaryIO, Final
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
 from bundle_router.dataclass import dataclass
-from bundle_router.tools.private_folders import private_folder
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
@@ -157,6 +156,8 @@ class ProcessSupervisor:
         if os.name != "posix":
             raise ServerFault("not_permitted", "stdio servers need a POSIX system, where they can be ended for certain")
         program = _program(command)
+        from bundle_router.tools.private_folders import private_folder
+
         with contextlib.ExitStack() as home:
             try:
                 folder = await asyncio.to_thread(home.enter_context, private_folder(HOMES))

@@ -378,7 +378,9 @@ class RunFolder:
         except OSError as error:
             raise from_os("open the run directory", self.path, error) from error
         try:
-            if identity(self._storage.fstat(fd)) != self._identity:
+            with translate_errors("look at", self.path):
+                found = identity(self._storage.fstat(fd))
+            if found != self._identity:
                 raise self.refuse_gone()
             yield fd
         finally:
