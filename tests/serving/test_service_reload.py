@@ -117,7 +117,10 @@ def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pyte
         routes.write_text(valid[0])
 
     async def work(router: Any, endpoint: Any) -> None:
-        for text in valid:  # what is whole, of these
+        for text in (
+            *valid,
+            "#",
+        ):  # what is whole; of three million "#" a writer that is held up leaves some, no routes
             routes.write_text(text)
             router.reload()
             whole.add(router.catalog.revision)
