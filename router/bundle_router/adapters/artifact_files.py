@@ -140,8 +140,8 @@ class ArtifactReader:
         if found.st_size > self._max_bytes:
             self._raise_corrupt(sha256, f"it is {found.st_size:,} bytes, more than any artifact ({self._max_bytes:,})")
         data = os.read(fd, found.st_size)
-        while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
-            data += more
+        while len(data) < found.st_size and (chunk := os.read(fd, found.st_size - len(data))):
+            data += chunk
         return data
 
     def _check_private(self, fd: int, name: str) -> None:

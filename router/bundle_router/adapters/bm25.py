@@ -327,15 +327,15 @@ class _Matrix:
         import numpy as np
 
         columns, count = self.columns, len(self.ids)
-        asked = [
+        query_terms = [
             (number * count, column, weight)
             for number, weights in enumerate(queries)
             for term, weight in weights.items()
             if weight > 0.0 and (column := columns.get(term)) is not None
         ]
-        if k <= 0 or not asked or (within is not None and not within):
+        if k <= 0 or not query_terms or (within is not None and not within):
             return [Hits({}, {})] * len(queries)
-        first, at, weighed = map(np.array, zip(*asked, strict=True))
+        first, at, weighed = map(np.array, zip(*query_terms, strict=True))
         begin, end = self.starts[at], self.starts[at + 1]
         lengths = end - begin
         spans = [slice(*span) for span in zip(begin.tolist(), end.tolist(), strict=True)]

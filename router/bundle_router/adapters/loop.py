@@ -243,14 +243,14 @@ class _Workers(ThreadPoolExecutor):
 def _in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any, Any, T]:
     """Await a coroutine whose code runs in the context, without a task and the two loop iterations that one takes."""
     step: Callable[..., Any] = work.send
-    given: object = None
+    sent_value: object = None
     try:
         while True:
-            awaited = context.run(step, given)
+            awaited = context.run(step, sent_value)
             try:
-                step, given = work.send, (yield awaited)
+                step, sent_value = work.send, (yield awaited)
             except BaseException as error:  # noqa: BLE001 - the coroutine it is thrown into decides
-                step, given = work.throw, error
+                step, sent_value = work.throw, error
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return] # it is what the coroutine returned
 

@@ -92,9 +92,9 @@ def judge_row(row: LabelledRow, catalog: Catalog, decision: Decision, ms: float)
 
 def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
     """Return the figures of one model over the rows that were routed with it."""
-    asked = [row for row in rows if row.asked]
-    fresh = [row for row in asked if not row.cached]
-    kinds = [row.failure for row in asked if row.failure is not None]
+    questioned = [row for row in rows if row.asked]
+    fresh = [row for row in questioned if not row.cached]
+    kinds = [row.failure for row in questioned if row.failure is not None]
     failures = tuple((kind, kinds.count(kind)) for kind in sorted({*kinds}))
 
     def shared(outcome: Outcome) -> Estimate:
@@ -107,8 +107,8 @@ def figures_of(model: str | None, rows: Sequence[RoutedRow]) -> ModelFigures:
         shared("wrong"),
         shared("abstained"),
         share([row for row in rows if row.needed_shown is not None], lambda row: bool(row.needed_shown)),
-        len(asked),
-        len(asked) - len(fresh),
+        len(questioned),
+        len(questioned) - len(fresh),
         failures,
         average(fresh, lambda row: row.tokens),
         average(fresh, lambda row: row.cost_usd),

@@ -54,8 +54,8 @@ async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = 
     body_of: dict[str, Any] = refusal.to_json()
     if scope["path"].startswith("/mcp"):
         kind = b"application/json"
-        said = f"{refusal.sentence} ({refusal.advice})" if refusal.advice else refusal.sentence
-        error = {"code": INVALID_REQUEST, "message": said}
+        message = f"{refusal.sentence} ({refusal.advice})" if refusal.advice else refusal.sentence
+        error = {"code": INVALID_REQUEST, "message": message}
         body_of = {"jsonrpc": "2.0", "id": None, "error": error}
     body = json.dumps(body_of).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refusal.headers]

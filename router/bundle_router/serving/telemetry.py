@@ -126,13 +126,13 @@ class SpanExport:
         use = decision.model
         if use is not None:
             begun = max(began_ns, now_ns - int(use.elapsed_ms * 1e6))
-            asked = self._tracer.start_span("model", context=self._within(span), start_time=begun)
-            asked.set_attributes({
+            model_span = self._tracer.start_span("model", context=self._within(span), start_time=begun)
+            model_span.set_attributes({
                 "gen_ai.request.model": use.name, "gen_ai.usage.input_tokens": use.input_tokens,
                 "gen_ai.usage.output_tokens": use.output_tokens, "failure": use.failure or "",
                 "cached": use.cached, "attempts": use.attempts, "cost_usd": use.cost_usd,
             })  # fmt: skip
-            asked.end(now_ns)
+            model_span.end(now_ns)
         span.end(now_ns)
 
     def called(self, run_id: str, result: Result, began_ns: int, caller: Context) -> None:

@@ -95,10 +95,10 @@ def _key(record: Mapping[str, Any]) -> str:
     after = activation.get("after") if isinstance(activation, Mapping) else None
     bundles = record.get("bundles")
     shown = [(row.get("id"), row.get("mode")) for row in bundles or () if isinstance(row, Mapping)] if bundles else []
-    asked = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")} if step else None
+    step_fields = {k: v for k, v in step.items() if k not in ("goal", "constraints", "labels")} if step else None
     places = [
         (row.get("id"), row.get("place"), [(t.get("name"), t.get("place")) for t in row.get("tools", ())])
         for row in after or ()
         if isinstance(row, Mapping)
     ]
-    return digest(encode([record.get("catalog_revision"), record.get("facts"), asked, shown, places]))
+    return digest(encode([record.get("catalog_revision"), record.get("facts"), step_fields, shown, places]))

@@ -372,14 +372,16 @@ class RunIndex:
         """Return the steps or calls that match the query, newest first, and their number."""
         where, bound = conditions(query.runs)
         with self._connect() as connection:
-            rows, total = record_rows(lambda text, **more: self._rows(connection, text, **bound, **more), where, query)
+            rows, total = record_rows(
+                lambda text, **values: self._rows(connection, text, **bound, **values), where, query
+            )
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return the totals of the matching runs."""
         where, bound = conditions(query)
         with self._connect() as connection:
-            return stats(lambda statement, **more: self._rows(connection, statement, **bound, **more), where)
+            return stats(lambda statement, **values: self._rows(connection, statement, **bound, **values), where)
 
 
 def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:

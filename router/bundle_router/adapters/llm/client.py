@@ -189,13 +189,13 @@ class LiteLlm:
             )
         return known
 
-    async def _shim(self, **asked: Any) -> Any:
+    async def _shim(self, **request: Any) -> Any:
         """Complete by litellm, as the completion function that instructor calls. Adds what instructor need not know."""
         libraries, exchange = self._require_libraries(), _exchange.get()
         model = exchange.model
-        _make_strict(asked)
+        _make_strict(request)
         exchange.response = response = await libraries.litellm.acompletion(
-            **asked,
+            **request,
             temperature=model.temperature,
             max_tokens=model.max_output_tokens,
             base_url=model.base_url,
@@ -245,13 +245,13 @@ def _messages(request: ModelRequest) -> list[dict[str, str]]:
     return messages
 
 
-def _make_strict(asked: dict[str, Any]) -> None:
+def _make_strict(request: dict[str, Any]) -> None:
     """Ask the provider to constrain the answer to its schema. instructor's own `strict` is not sent."""
-    form = asked.get("response_format")
+    form = request.get("response_format")
     if isinstance(form, dict) and isinstance(form.get("json_schema"), dict):
-        asked["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}
-    if isinstance(asked.get("tools"), list):
-        asked["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in asked["tools"]]
+        request["response_format"] = {**form, "json_schema": {**form["json_schema"], "strict": True}}
+    if isinstance(request.get("tools"), list):
+        request["tools"] = [{**tool, "function": {**tool["function"], "strict": True}} for tool in request["tools"]]
 
 
 def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:

@@ -224,13 +224,13 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun, gone, asked = list[float](), list[bool](), time.monotonic()
+        begun, gone, called_at = list[float](), list[bool](), time.monotonic()
 
         def context() -> ToolContext:
             return ToolContext(
                 workspace=place.workspace,
                 settings=self._settings,
-                timeout_s=max(0.001, timeout_s - (time.monotonic() - asked)),
+                timeout_s=max(0.001, timeout_s - (time.monotonic() - called_at)),
                 max_bytes=self._limits.max_result_bytes,
                 cancelled=lambda: bool(gone),
                 protected=(*self._protected, *self._hidden),
@@ -258,7 +258,7 @@ class LocalSessions:
         try:
             await asyncio.wait({work}, timeout=timeout_s)
             if work.done():
-                return _after_queue(work.result(), begun[0] - asked)
+                return _after_queue(work.result(), begun[0] - called_at)
             stop()
             if not begun:
                 return _after_queue(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls), timeout_s)

@@ -174,8 +174,8 @@ class Lists:
 
     def changed(self, server: Server, principal: str | None) -> None:
         """Note that a server's list has changed, for one principal or (None) for all."""
-        for (name, whose), entry in self._entries.items():
-            if name == server.name and principal in (None, whose):
+        for (name, owner), entry in self._entries.items():
+            if name == server.name and principal in (None, owner):
                 entry.freshness = entry.freshness.after_change(self._clock.monotonic_ns())
                 self.changes += 1
 

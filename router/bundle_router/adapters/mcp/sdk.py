@@ -160,14 +160,14 @@ class RawSession(ClientSession):
         """Pass a server's input request to the client of the request in progress. Raises MCPError."""
         exchange = EXCHANGE.get()
         client = exchange.client if exchange is not None else None
-        asked_of = [one for one in self._clients if one.ask is not None]
-        if client is None and len(asked_of) == 1:  # over stdio a server's request names no request of ours
-            client = asked_of[0]
-        asked = request.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if client is None or client.ask is None or not can_give(client, asked):
+        askable = [candidate for candidate in self._clients if candidate.ask is not None]
+        if client is None and len(askable) == 1:  # over stdio a server's request names no request of ours
+            client = askable[0]
+        question = request.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if client is None or client.ask is None or not can_give(client, question):
             return types.ErrorData(code=types.INVALID_REQUEST, message="There is nobody here who could be asked.")
         form: TypeAdapter[types.InputResponse] = TypeAdapter(types.InputResponse)
-        return form.validate_python(await client.ask(asked))
+        return form.validate_python(await client.ask(question))
 
     async def request(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None = None, client: Client | None = None
@@ -247,20 +247,20 @@ class RawSession(ClientSession):
 
     async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
         """See `Connection.follow`. Raises MCPError."""
-        told = (lambda: None) if self.is_modern else updated  # a modern server tells in the stream: `hears` counts it
-        ears = self._followed.setdefault(uri, [])
-        ears.append(told)
+        listener = (lambda: None) if self.is_modern else updated  # modern: the stream itself reports changes
+        listeners = self._followed.setdefault(uri, [])
+        listeners.append(listener)
         try:
-            await self._told_of(uri, updated, begun)
+            await self._listen_for(uri, updated, begun)
         finally:
-            ears.remove(told)
-            if not ears:
+            listeners.remove(listener)
+            if not listeners:
                 self._followed.pop(uri, None)
-            if not ears and uri not in CHANGED and not self.is_modern:
-                with anyio.move_on_after(_COURTESY_S, shield=True), suppress(MCPError):  # gone, it tells no more, too
+            if not listeners and uri not in CHANGED and not self.is_modern:
+                with anyio.move_on_after(_COURTESY_S, shield=True), suppress(MCPError):  # gone, with the subscription
                     await self.dispatcher.send_raw_request("resources/unsubscribe", {"uri": uri}, {})
 
-    async def _told_of(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
+    async def _listen_for(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
         if self.is_modern:
             named = () if uri in CHANGED else (uri,)
             kinds = {"resources_list_changed": uri == "resources/list", "prompts_list_changed": uri == "prompts/list"}
@@ -344,8 +344,8 @@ def parse_line(line: bytes) -> SessionMessage | None:
 def is_unheard(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
     """Return whether the message is a notification without a listener, such as a log line. It is dropped early."""
     inner = message.message
-    said = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
-    return said in (LOG, PROGRESS, *_CHANGES) and not hears(said)
+    method = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
+    return method in (LOG, PROGRESS, *_CHANGES) and not hears(method)
 
 
 def line_of(message: SessionMessage) -> bytes:

@@ -385,8 +385,8 @@ class GroupCommit:
         trouble = from_os("commit", where, error)
         why = f"the disk did not take it ({error.strerror}), and asking again would not be honest"
         advice = "close the run and open it again: it goes on from what is on disk then, with or without this record"
-        more = "check the disk" if trouble.kind == "io_error" else trouble.advice
-        return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {more}")
+        first_advice = "check the disk" if trouble.kind == "io_error" else trouble.advice
+        return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {first_advice}")
 
 
 WAIT_S: Final = 5.0

@@ -154,11 +154,11 @@ def _fit_recall(
     by_fold = [
         remembered.for_runs(frozenset(label.run for label in kept if fold_of(label.run) != n)) for n in range(FOLDS)
     ]
-    asked = in_order(kept)[: len(replayed)]
-    votes = [recalling.votes(label, by_fold[fold_of(label.run)]) for label in asked]
+    recalled = in_order(kept)[: len(replayed)]
+    votes = [recalling.votes(label, by_fold[fold_of(label.run)]) for label in recalled]
     if not any(votes):
         return None
-    witnesses = [Witness(frozenset(label.ids), label.run) for label in asked]
+    witnesses = [Witness(frozenset(label.ids), label.run) for label in recalled]
     before = [step.quality() for step in replayed]
     after = {
         pull: [

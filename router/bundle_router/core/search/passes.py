@@ -75,13 +75,13 @@ class Passes:
         """Return the rankings of a request's wishes, each on its own."""
         w, index, k = self.weights, self.index, self.weights.clause_depth
         among: Collection = self.ranks_tools if tools else "tools"
-        asked = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
-        texts = index.search("bundles", asked, k=k, within=scope.bundles, counting=False)
-        hits = index.search(among, asked, k=k, within=scope.tools, counting=False)
+        queries = [self.analyzer.query_weights(terms, w.bundle_scale) for terms in wishes]
+        texts = index.search("bundles", queries, k=k, within=scope.bundles, counting=False)
+        hits = index.search(among, queries, k=k, within=scope.tools, counting=False)
         found: Sequence[Mapping[str, float] | None] = [None] * len(wishes)
         if tools:
-            asked = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
-            found = [row.scores for row in index.search(among, asked, k=k, within=scope.tools, counting=False)]
+            queries = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
+            found = [row.scores for row in index.search(among, queries, k=k, within=scope.tools, counting=False)]
         held = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
         return [self._fused(*row, scope) for row in zip(texts, hits, found, held, strict=True)]
 

@@ -271,10 +271,10 @@ class Search:
         fused = with_memory(found.bundles, memory, self._features(request, memory), bundles, votes)
         of_bundle = best_is_one(fused)
         pull = self.weights.bundle_pull * found.coherence**self.weights.coherence_power
-        owners, asked = self._bundles_of, self.analyzer.action_asked(request.text)
+        owners, action = self._bundles_of, self.analyzer.action_asked(request.text)
         return {
             tool: (score + pull * max((of_bundle.get(id_, 0.0) for id_ in owners.get(tool, ())), default=0.0))
-            * (self.weights.action if asked and asked in self._actions_of(tool) else 1.0)
+            * (self.weights.action if action and action in self._actions_of(tool) else 1.0)
             for tool, score in found.tools.items()
         }
 

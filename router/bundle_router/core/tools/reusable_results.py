@@ -107,10 +107,10 @@ def place_of(catalog: Catalog, tool: str) -> str:
     return HERE if catalog.servers[name].traits.here else name
 
 
-def key_of(catalog: Catalog, asked: ReusableCall, reuse: Reuse) -> str:
+def key_of(catalog: Catalog, call: ReusableCall, reuse: Reuse) -> str:
     """Return the cache key of a call's result."""
-    owners = [asked.principal, *([] if reuse.across_runs else [asked.run_id])]
-    return digest_of([asked.tool, catalog.cards[asked.tool].sha256, asked.arguments, owners, list(asked.where)])
+    owners = [call.principal, *([] if reuse.across_runs else [call.run_id])]
+    return digest_of([call.tool, catalog.cards[call.tool].sha256, call.arguments, owners, list(call.where)])
 
 
 def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> KeptResult | None:

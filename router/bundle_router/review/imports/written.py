@@ -99,18 +99,18 @@ class _Writing:
         lines = ['transport = "sse"', "legacy = true"] if sse else ['transport = "streamable-http"']
         lines.append(f"url = {toml_string(url)}")
         if cut:
-            how = "give it in a header, then switch it on"
-            self.note(name, f"its address held a credential, which was taken out: {how}")
+            advice = "give it in a header, then switch it on"
+            self.note(name, f"its address held a credential, which was taken out: {advice}")
         pairs = self._pairs(name, foreign, foreign.headers, "headers", _HEADER)
         return [*lines, *self._common_lines(foreign, off=bool(cut)), *_table(f"servers.{name}.headers", pairs)]
 
     def _stdio(self, name: str, foreign: ForeignServer) -> list[str] | None:
-        command, given = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
+        command, arguments = at_home(foreign.command or ""), tuple(map(at_home, foreign.args))
         if not command or "$" in command or len(command) > 2000 or not command.isprintable():
             self.note(name, "has neither an address nor a command that can be started: left out")
             return None
-        secret = secret_arguments(given)
-        args = [_TAKEN_OUT if index in secret else arg for index, arg in enumerate(given)]
+        secret = secret_arguments(arguments)
+        args = [_TAKEN_OUT if index in secret else arg for index, arg in enumerate(arguments)]
         if any(len(arg) > 4096 for arg in args):
             self.note(name, "an argument is longer than 4,096 characters: left out")
             return None
@@ -120,9 +120,9 @@ class _Writing:
         if secret:
             where = ", ".join(str(index + 1) for index in secret)
             what = f"argument {where} held a secret or a reference, which other users could read: it was taken out"
-            how = "pass it in env where the server can read it from there"
-            self.note(name, f"{what} and the server is switched off; {how}")
-        if (command, *given) != (foreign.command, *foreign.args):
+            advice = "pass it in env where the server can read it from there"
+            self.note(name, f"{what} and the server is switched off; {advice}")
+        if (command, *arguments) != (foreign.command, *foreign.args):
             where = "where servers are started: the folder that Router.open has"
             self.note(name, f"the project's folder is '.' here, {where}")
         self.note(name, "is started as a child process, which needs --development")

@@ -66,17 +66,17 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[str, Mapping[str, Any]] | None] = asyncio.Queue()
 
-    def put(said: tuple[str, Mapping[str, Any]]) -> None:
+    def put(notification: tuple[str, Mapping[str, Any]]) -> None:
         if waiting.qsize() < MAX_HEARD:
-            waiting.put_nowait(said)
+            waiting.put_nowait(notification)
 
     def heard(method: str, params: Mapping[str, Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
             loop.call_soon_threadsafe(put, (method, params))
 
     async def tell() -> None:
-        while (said := await waiting.get()) is not None:
-            await _tell(context, *said)
+        while (notification := await waiting.get()) is not None:
+            await _tell(context, *notification)
 
     capabilities = context.session.client_capabilities
     params = context.params or {}
@@ -109,12 +109,12 @@ async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> Non
 
 def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
     """Return a function that asks the request's client for input, from any event loop."""
-    asked = 0
+    question_count = 0
 
     async def ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        nonlocal asked
-        asked += 1
-        if asked > MAX_ASKED:
+        nonlocal question_count
+        question_count += 1
+        if question_count > MAX_ASKED:
             raise MCPError(
                 types.INVALID_REQUEST, f"{MAX_ASKED} questions were asked in one request, which is the limit."
             )
@@ -123,20 +123,20 @@ def _ask_of(context: Context, loop: asyncio.AbstractEventLoop) -> Ask:
     return ask
 
 
-async def input_from(context: Context, asked: Any) -> dict[str, Any]:
+async def input_from(context: Context, question: Any) -> dict[str, Any]:
     """Ask the client for input during its request, and return its answer. Raises MCPError."""
-    method = asked["method"]
+    method = question["method"]
     request, form = _FORMS[method]
     try:
         async with asyncio.timeout(ANSWER_S):
-            said = await context.session.send_request(
-                request.model_validate({"params": {}, **asked}),
+            answer = await context.session.send_request(
+                request.model_validate({"params": {}, **question}),
                 form,
                 metadata=ServerMessageMetadata(related_request_id=context.request_id),
             )
     except (ValidationError, TimeoutError):
         raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
-    return said.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 async def ask_in_rounds(
@@ -148,21 +148,23 @@ async def ask_in_rounds(
     """Ask the server until it needs no more input from the client, and return its answer. In the modern era the client
     itself repeats the request. Raises MCPError if a round fails."""
     for _ in range(MAX_ROUNDS):
-        came = await ask(client)
-        answer = answer_of(came)
+        outcome = await ask(client)
+        answer = answer_of(outcome)
         if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
-            return came
+            return outcome
         client = replace(client, given=await _answers_of(context, answer.result))
     raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
 
 
 async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the client's answers to a result that asks for input, as parameters of the repeated request."""
-    wanted = result.get("inputRequests")
-    wanted = wanted if isinstance(wanted, Mapping) else {}
-    if len(wanted) > MAX_AT_ONCE:
+    requests = result.get("inputRequests")
+    requests = requests if isinstance(requests, Mapping) else {}
+    if len(requests) > MAX_AT_ONCE:
         raise MCPError(
-            types.INTERNAL_ERROR, f"The server asked for {len(wanted)} things at once; {MAX_AT_ONCE} may be."
+            types.INTERNAL_ERROR, f"The server asked for {len(requests)} things at once; {MAX_AT_ONCE} may be."
         )
-    given: dict[str, Any] = {"inputResponses": {key: await input_from(context, one) for key, one in wanted.items()}}
-    return given if result.get("requestState") is None else {**given, "requestState": result["requestState"]}
+    answers: dict[str, Any] = {
+        "inputResponses": {key: await input_from(context, request) for key, request in requests.items()}
+    }
+    return answers if result.get("requestState") is None else {**answers, "requestState": result["requestState"]}
