@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from bundle_router.tools.sandbox.plan import Place, SandboxPlan
-from bundle_router.tools.sandbox.seatbelt import profile
+from bundle_router.tools.workspace.macos import profile
 
 from tests.test_docs import ROOT, blocks
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from bundle_router.core.search.documents import MAX_UNREAD_CHARS, BundleText, ToolText
+from bundle_router.core.search.passes import Weights
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.request import Request
-from bundle_router.core.search.weights import Weights
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ import pytest
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
 from bundle_router.core.models import EFFECTS, Effect
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.search.fusion import ScoredId
+from bundle_router.core.search.passes import ScoredId
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.sufficiency import REMEMBERED, SHIPPED, Judgement, is_harmless, judge
 from hypothesis import given

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from bundle_router.core.search.fusion import best_is_one, blend
 from bundle_router.core.search.index import Collection, Hits, Index
-from bundle_router.core.search.text import Analyzer, Terms
-from bundle_router.core.search.weights import Weights
+from bundle_router.core.search.memory import NO_VOTES, Memory
+from bundle_router.core.search.text import Analyzer, Scale, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +133,110 @@ def coherence_of(clauses: Sequence[RankingPass]) -> float:
         for id_, score in part.bundles.items():
             total[id_] = total.get(id_, 0.0) + part.tool_strength * score
     return max(total.values(), default=0.0) / possible
+
+
+# --- arithmetic of scores --------------------------------------------------------------------------------------------
+
+LEAST: Final = 1e-6
+"""Share of its score that an id keeps at least, if memory speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredId:
+    """One ranked id. `score` is comparable within one ranking, not between two. `own` is a tool's own match relative to
+    the best one's (1), without its bundle's share; of a bundle 1."""
+
+    id: str
+    score: float
+    own: float = 1.0
+
+
+def with_memory(
+    scores: Mapping[str, float],
+    memory: Memory | None,
+    features: Mapping[str, float],
+    permitted: frozenset[str],
+    votes: Mapping[str, float] = NO_VOTES,
+) -> dict[str, float]:
+    """Return the scores of permitted ids plus memory's. Memory can lower an id, but never remove it."""
+    base = best_is_one(scores)
+    if memory is None:
+        return base
+    fused = memory.add_to(base, features, votes)
+    return {id_: max(score, LEAST * base.get(id_, 0.0)) for id_, score in fused.items() if id_ in permitted}
+
+
+def best_is_one(scores: Mapping[str, float], best: int | None = None) -> dict[str, float]:
+    top = max(scores.values(), default=0.0)
+    if top <= 0.0:
+        return {}
+    if best is not None and len(scores) > best:
+        scores = dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:best])
+    return {id_: score / top for id_, score in scores.items()}
+
+
+def add_up(parts: Iterable[tuple[Mapping[str, float], float]], power: float) -> dict[str, float]:
+    """Return the sum over clauses of strength × score ** power, relative to the best."""
+    total: dict[str, float] = {}
+    for scores, strength in parts:
+        for id_, score in scores.items():
+            total[id_] = total.get(id_, 0.0) + strength * score**power
+    return best_is_one(total)
+
+
+def blend(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+    total, rest = {id_: share * score for id_, score in first.items()}, 1.0 - share
+    for id_, score in second.items():
+        total[id_] = total.get(id_, 0.0) + rest * score
+    return total
+
+
+def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
+    """Return the best `k`, equal scores by id. Ids without a score above zero are left out."""
+    least = 0.0
+    if k is not None and len(scores) > k > 0:
+        least = sorted(scores.values())[-k] - 2e-9  # rounding, the costliest part, moves no score further than that
+    ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= least)
+    return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+TOOL_SCALE: Final = Scale(generic=0.9, conversation=0.7, synonym=0.35, pair=0.3)
+BUNDLE_SCALE: Final = Scale(generic=0.5, conversation=0.6, synonym=0.35, pair=0.15)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The parameters of the ranking. One set for every catalog; `fit` may change `history` and `memory` by own logs.
+
+    `text_share` is the share of a bundle's own text against its best tool; `whole` that of the whole request against
+    its clauses; `sharpness` the power that a clause's scores are raised to; `bundle_pull` the share of its bundle's
+    score that a tool gets at full coherence; `action` the factor for a tool whose name says that it does what the
+    request asks to be done; `coverage` how much a short request must be covered (an exponent). `meaning` is the weight
+    of an embedder's similarity beside words that match like one rarest word in full: of 0.8 to 1.2 each gains in the
+    mean of six labelled sets. `depth` is the number of documents in a pass over the whole request, `clause_depth` in
+    one over a clause.
+    """
+
+    tool_scale: Scale = TOOL_SCALE
+    bundle_scale: Scale = BUNDLE_SCALE
+    text_share: float = 0.5
+    whole: float = 0.3
+    tool_sharpness: float = 3.0
+    bundle_sharpness: float = 2.0
+    bundle_pull: float = 0.6
+    action: float = 1.1
+    coherence_power: float = 3.0
+    coverage: float = 0.6
+    short_request: int = 10
+    history: float = 0.1
+    history_decay: float = 0.6
+    context: float = 0.2
+    meaning: float = 1.0
+    unread_quota: int = 2
+    depth: int = 100
+    clause_depth: int = 40
+
+
+WEIGHTS: Final = Weights()

@@ -27,15 +27,26 @@ from typing import Final
 
 from bundle_router.core.models.evidence import RELEVANCE, Evidence, Logistic, relevance_features, spread
 from bundle_router.core.search.documents import Corpus
-from bundle_router.core.search.fusion import ScoredId, add_up, best_is_one, blend, order, with_memory
 from bundle_router.core.search.index import MIN_RESPELT, Collection, Index, Vectors
 from bundle_router.core.search.meaning import best_of_tools, similarities
 from bundle_router.core.search.memory import NO_VOTES, Memory, count_features
-from bundle_router.core.search.passes import Passes, RankingPass, SearchScope, coherence_of
+from bundle_router.core.search.passes import (
+    WEIGHTS,
+    Passes,
+    RankingPass,
+    ScoredId,
+    SearchScope,
+    Weights,
+    add_up,
+    best_is_one,
+    blend,
+    coherence_of,
+    order,
+    with_memory,
+)
 from bundle_router.core.search.recall import NEIGHBOURS, Recollection
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import NO_TERMS, Analyzer, Terms, split_quotes
-from bundle_router.core.search.weights import WEIGHTS, Weights
 
 KEPT: Final = 40
 """Maximum ids of a ranking that a memory is learned from."""

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.fusion import order
 from bundle_router.core.search.memory import NO_VOTES, Label, Memory, bound_labels, count_features, learn, make_examples
+from bundle_router.core.search.passes import order
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request

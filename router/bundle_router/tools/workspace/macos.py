@@ -1,4 +1,7 @@
-"""Runs one program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time."""
+"""Runs one program under macOS's sandbox-exec: starts it, feeds and reads it, and ends its process group in time.
+
+It was never run on a Mac: tests check the profile's text, and the command line that a stand-in for sandbox-exec gets.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.sandbox import seatbelt
-from bundle_router.tools.sandbox.plan import SandboxPlan
+from bundle_router.tools.sandbox.plan import SandboxPlan, Statement
 from bundle_router.tools.workspace.process import Capture, Ended, ProcessExit
 
 _POLL_S: Final = 0.05
@@ -40,7 +42,7 @@ def run(
         source.seek(0)
         try:
             process = subprocess.Popen(
-                [program, "-p", seatbelt.profile(real, root), *plan.argv],
+                [program, "-p", profile(real, root), *plan.argv],
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -55,9 +57,7 @@ def run(
     status, took_ms = process.returncode, (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
-    return ProcessExit(
-        how, code, number, took_ms, streams[0].kept_output(), streams[1].kept_output(), seatbelt.STATEMENTS, 0
-    )
+    return ProcessExit(how, code, number, took_ms, streams[0].kept_output(), streams[1].kept_output(), STATEMENTS, 0)
 
 
 def _follow(
@@ -86,3 +86,51 @@ def _follow(
             elif ended is not None and now >= deadline:
                 break
     return ended, streams
+
+
+# --- the profile of sandbox-exec -------------------------------------------------------------------------------------
+
+SYSTEM: Final = ("/System", "/Library/Apple", "/Library/Frameworks", "/private/var/db/dyld", "/private/var/db/timezone")
+"""What programs load on macOS besides the plan's readable paths."""
+_BASE: Final = """(version 1)
+(deny default)
+(allow process-fork)
+(allow signal (target same-sandbox))
+(allow process-info* (target same-sandbox))
+(allow sysctl-read)
+(allow ipc-posix-sem)
+(allow mach-lookup (global-name "com.apple.system.opendirectoryd.libinfo"))
+(allow file-read-metadata)
+(allow file-read* (literal "/"))
+"""
+STATEMENTS: Final = (
+    Statement("files", True, "sandbox-exec: writes only in the workspace and private folders"),
+    Statement("network", True, "sandbox-exec refuses it"),
+    Statement("process tree", False, "only its process group is ended"),
+    Statement("limits", False, "memory, files and processes are bounded on Linux alone"),
+    Statement("metadata", False, "names, sizes and times of files outside can be read"),
+)
+"""Statements about what a profile protects, and what it does not."""
+
+
+def profile(plan: SandboxPlan, root: str) -> str:
+    """Return the profile of a plan whose program works in the folder `root`. The last matching rule wins."""
+    used = (root, *plan.write)
+    rules = [
+        _rule("allow process-exec file-read*", "subpath", (*SYSTEM, *plan.read, *used)),
+        _rule("allow file-write*", "subpath", used),
+        _rule("allow file-read* file-write-data", "literal", plan.devices),
+        _rule("deny file-write*", "literal", (place.path for place in plan.pinned)),
+        _rule("deny file-write*", "subpath", (place.path for place in plan.protected)),
+        _rule("deny file-read* file-write*", "subpath", (place.path for place in (*plan.hidden, *plan.masked))),
+    ]
+    return _BASE + "".join(rules)
+
+
+def _rule(what: str, kind: str, paths: Iterable[str]) -> str:
+    places = "".join(f"\n  ({kind} {_quote_path(path)})" for path in dict.fromkeys(paths))
+    return f"({what}{places})\n" if places else ""
+
+
+def _quote_path(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
