@@ -39,8 +39,20 @@ from bundle_router.core.catalog.settings import (
     SearchSettings,
     Settings,
 )
-from bundle_router.core.catalog.tables import Bundle, Era, Feature, Policy, Reuse, Route, Server, ServerAuth
-from bundle_router.core.catalog.transports import TRANSPORT_KEYS, TRANSPORTS, Transport, TransportTraits
+from bundle_router.core.catalog.tables import (
+    TRANSPORT_KEYS,
+    TRANSPORTS,
+    Bundle,
+    Era,
+    Feature,
+    Policy,
+    Reuse,
+    Route,
+    Server,
+    ServerAuth,
+    Transport,
+    TransportTraits,
+)
 from bundle_router.core.models import LocalSettings
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.dataclass import dataclass, field
