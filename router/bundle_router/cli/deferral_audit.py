@@ -7,13 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.tokens import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.deferral.causes import AgentSettings, RequestJudgement
-from bundle_router.deferral.files import AgentFiles, TranscriptReader, cause_table, router_savings, total_bytes
+from bundle_router.deferral.files import AgentFiles, TranscriptReader, cause_table, router_savings
 from bundle_router.deferral.findings import Audit, Finding, RouterSavings, command_for, sum_servers
 from bundle_router.deferral.transcript import BYTES_PER_TOKEN, RequestFacts
 from bundle_router.errors import NotInstalled, RouterError
@@ -35,10 +36,6 @@ def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> 
     parser.add_argument("--count", action="store_true", help="count tokens with the tokenizer instead of estimating")
 
 
-def agent_files() -> AgentFiles:
-    return AgentFiles(Path.home(), os.environ)
-
-
 def _transcripts(arguments: argparse.Namespace, files: AgentFiles) -> list[Path]:
     since = time.time() - arguments.days * DAY_S if arguments.days else 0.0
     if not arguments.paths:
@@ -53,7 +50,7 @@ class AuditRun:
     """One audit: its sources, judgements and findings."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.files = agent_files()
+        self.files = AgentFiles(Path.home(), os.environ)
         self.table = cause_table()
         self.audit = Audit(self.table)
         self.paths = _transcripts(arguments, self.files)
@@ -67,7 +64,7 @@ class AuditRun:
         """Read everything once, and yield each request with its judgement."""
         self.audit.add_config(*self.files.config(""))
         projects: set[str] = set()
-        with progress("reading transcripts", total_bytes(self.paths)) as done:
+        with progress("reading transcripts", sum(path.stat().st_size for path in self.paths)) as done:
             for request in self.reader.read(self.paths):
                 if request.cwd not in projects and len(projects) < 1_000:
                     projects.add(request.cwd)
@@ -104,22 +101,12 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 def request_row(request: RequestFacts, judgement: RequestJudgement) -> dict[str, Any]:
     return {
-        "session": request.session,
-        "time": request.time,
-        "version": request.version,
-        "model": request.model,
-        "sub_agent": request.sub_agent,
-        "state": judgement.state,
-        "evidence": judgement.evidence,
+        **{name: getattr(request, name) for name in ("session", "time", "version", "model", "sub_agent")},
+        **{name: getattr(judgement, name) for name in ("state", "evidence")},
         "outcome": request.outcome,
-        "cause": judgement.cause,
-        "where": judgement.where,
-        "inventory": request.inventory,
-        "searches": request.searches,
-        "upfront": [
-            {"server": size.server, "tools": size.tools, "bytes": size.bytes, "tokens": size.tokens}
-            for size in (request.tools.upfront if request.tools else ())
-        ],
+        **{name: getattr(judgement, name) for name in ("cause", "where")},
+        **{name: getattr(request, name) for name in ("inventory", "searches")},
+        "upfront": [asdict(size) for size in (request.tools.upfront if request.tools else ())],
         "deferred": request.tools.deferred if request.tools else None,
     }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from bundle_router.deferral.files import AgentFiles
 from bundle_router.deferral.findings import Finding
 from bundle_router.deferral.journal import Journal, state_folder
 from bundle_router.deferral.plans import ChangePlan, FileEdit, make_plan, show_diff
+from bundle_router.deferral.probe import read_results
 from bundle_router.errors import RequestError
 
 
@@ -27,20 +28,12 @@ def journal() -> Journal:
 
 def passed_probes(folder: Path) -> dict[str, float]:
     """Return the age in days of each host's newest probe, if that one passed."""
-    newest: dict[str, float] = {}
-    try:
-        lines = (folder / "probes.jsonl").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            newest.pop(row["host"], None)
-            if row["result"] == "pass" and row["form"] == "anthropic":
-                newest[row["host"]] = (time.time() - datetime.fromisoformat(row["time"]).timestamp()) / DAY_S
-        except (ValueError, TypeError, KeyError):
-            continue
-    return newest
+    found = {}
+    for (host, form), row in read_results(folder).items():
+        if form == "anthropic" and row.get("result") == "pass":
+            with suppress(ValueError, TypeError, KeyError):
+                found[host] = (time.time() - datetime.fromisoformat(row["time"]).timestamp()) / DAY_S
+    return found
 
 
 def run_apply(arguments: argparse.Namespace) -> int:

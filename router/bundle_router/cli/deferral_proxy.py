@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from bundle_router.deferral.agents import AgentPlaces, agent_of, find_agent, lau
 from bundle_router.deferral.journal import state_folder
 from bundle_router.deferral.numbers import FILE, read_numbers
 from bundle_router.deferral.plans import FileEdit
-from bundle_router.deferral.probe import TOOLS, keep_result, probe
+from bundle_router.deferral.probe import TOOLS, keep_result, probe, read_results
 from bundle_router.deferral.rewriting import DeferralRules
 from bundle_router.errors import NotInstalled, RequestError
 
@@ -106,11 +105,7 @@ def run_install(arguments: argparse.Namespace) -> int:
 def run_uninstall(arguments: argparse.Namespace) -> int:
     kept = journal()
     with kept.locked():
-        found = [
-            entry
-            for entry in kept.entries()
-            if entry.get("kind") == "proxy" and entry.get("agent") == arguments.agent and entry["state"] == "applied"
-        ]
+        found = [entry for entry in _installed(kept.entries()) if entry.get("agent") == arguments.agent]
         if not found:
             raise RequestError(f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`")
         kept.undo(found[-1]["id"])
@@ -124,38 +119,28 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
 def run_status(arguments: argparse.Namespace) -> int:
     state = _state()
     entries = journal().entries()
-    agents = [
-        _agent_row(entry, state / "bin")
-        for entry in entries
-        if entry.get("kind") == "proxy" and entry["state"] == "applied"
-    ]
+    agents = [_agent_row(entry, state / "bin") for entry in _installed(entries)]
     runs = _runs(arguments.runs)
     proxies = [
         {"folder": str(path.parent), **read_numbers(path.parent)}
         for path in sorted(runs.glob(f"deferral-*/{FILE}"))[-5:]
     ]
     changes = [{name: entry.get(name) for name in ("id", "state", "kind", "description", "time")} for entry in entries]
-    document = {
-        "state_folder": str(state),
-        "proxy_extra": "installed" if not _missing() else f"missing: {', '.join(_missing())}",
-        "agents": agents,
-        "changes": changes,
-        "probes": _probes(state),
-        "proxies": proxies,
-    }
+    tables = {"agents": agents, "changes": changes, "probes": [*read_results(state).values()], "proxies": proxies}
+    extra = "installed" if not _missing() else f"missing: {', '.join(_missing())}"
     if arguments.json:
-        print_json(document)
+        print_json({"state_folder": str(state), "proxy_extra": extra, **tables})
         return 0
-    say(f"proxy extra: {document['proxy_extra']}; state: {state}")
-    for title, rows in (("agents", agents), ("changes", changes), ("probes", document["probes"]), ("proxies", proxies)):
-        _print_rows(title, rows)  # type: ignore[arg-type] # each of them is a list of rows
+    say(f"proxy extra: {extra}; state: {state}")
+    for title, rows in tables.items():
+        if rows:
+            say()
+            table(tuple(rows[0]), (tuple(row.values()) for row in rows), title=title)
     return 0
 
 
-def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        say()
-        table(tuple(rows[0]), (tuple(row.values()) for row in rows), title=title)
+def _installed(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for entry in entries if entry.get("kind") == "proxy" and entry["state"] == "applied"]
 
 
 def _agent_row(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -169,21 +154,6 @@ def _agent_row(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
         "in_use": "yes" if first and Path(first) == folder else "no: its folder is not first on the path",
         "change": entry["id"],
     }
-
-
-def _probes(state: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (state / "probes.jsonl").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-            newest[row["host"], row["form"]] = row
-        except (ValueError, KeyError, TypeError):
-            continue
-    return list(newest.values())
 
 
 def add_probe(parser: argparse.ArgumentParser) -> None:

@@ -45,10 +45,9 @@ def agent_of(command: Sequence[str]) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError):
+        return _parse(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _value_at(value: Any, *keys: str) -> Any:

@@ -150,7 +150,3 @@ def router_savings(runs: Path) -> RouterSavings:
         except OSError:
             savings.damaged += 1
     return savings
-
-
-def total_bytes(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths)

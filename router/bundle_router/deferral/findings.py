@@ -23,7 +23,7 @@ from bundle_router.deferral.causes import (
     search_mode,
 )
 from bundle_router.deferral.settings import AlwaysLoad, SettingsFile
-from bundle_router.deferral.transcript import RequestFacts, RequestTools, Usage
+from bundle_router.deferral.transcript import DefinitionSize, RequestFacts, RequestTools, Usage
 
 CALLS_A_SESSION: Final = 0.2
 APPLICABLE: Final = frozenset(
@@ -48,6 +48,14 @@ class Share:
     cache_write: float = 0.0
     cache_read: float = 0.0
     plain: float = 0.0
+
+    def add(self, size: DefinitionSize, cost: Usage, portion: float = 1.0) -> None:
+        """Add definitions, and their portion of what a request paid."""
+        self.bytes += size.bytes
+        self.tokens += size.tokens
+        self.cache_write += cost.cache_write * portion
+        self.cache_read += cost.cache_read * portion
+        self.plain += cost.plain * portion
 
     def as_json(self) -> dict[str, int]:
         return {name: round(getattr(self, name)) for name in self.__slots__}
@@ -99,11 +107,7 @@ class Group:
         for size in sizes:
             portion = size.tokens / tokens if tokens else 0.0
             for share in (self.total, self.servers.setdefault(size.server, Share())):
-                share.bytes += size.bytes
-                share.tokens += size.tokens
-                share.cache_write += cost.cache_write * portion
-                share.cache_read += cost.cache_read * portion
-                share.plain += cost.plain * portion
+                share.add(size, cost, portion)
             self.servers[size.server].tools = max(self.servers[size.server].tools, size.tools)
 
 
@@ -114,27 +118,27 @@ class Pinned:
     sessions: set[int] = field(default_factory=set)
     requests: int = 0
     first: str = ""
-    calls: int = 0
     share: Share = field(default_factory=Share)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the audit: what, where, since when, how often, at what cost, and what to do."""
+    """One line of the audit: what, where, since when, how often, at what cost, and what to do. The defaults are those
+    of a finding that only the config shows."""
 
     cause: str
     title: str
     where: str
     detail: str
-    since: str
-    last: str
-    versions: str
-    requests: int
+    since: str = ""
+    last: str = ""
+    versions: str = ""
+    requests: int = 0
     of: int
-    sessions: int
-    tokens_a_session: int
-    total: Mapping[str, int]
-    servers: tuple[tuple[str, Mapping[str, int]], ...]
+    sessions: int = 0
+    tokens_a_session: int = 0
+    total: Mapping[str, int] = field(default_factory=dict)
+    servers: tuple[tuple[str, Mapping[str, int]], ...] = ()
     fix: str
     type: str
     source: str
@@ -193,15 +197,8 @@ class Audit:
             pinned.sessions.add(hash(request.session))
             pinned.requests += 1
             pinned.first = min(filter(None, (pinned.first, request.time)), default="")
-            cost = split_cost(size.tokens, request.usage)
-            share = pinned.share
-            share.tools = max(share.tools, size.tools)
-            share.bytes, share.tokens = share.bytes + size.bytes, share.tokens + size.tokens
-            share.cache_write, share.cache_read = (
-                share.cache_write + cost.cache_write,
-                share.cache_read + cost.cache_read,
-            )
-            share.plain += cost.plain
+            pinned.share.tools = max(pinned.share.tools, size.tools)
+            pinned.share.add(size, split_cost(size.tokens, request.usage))
 
     def findings(self) -> list[Finding]:
         """Return the findings, the most expensive first."""
@@ -213,71 +210,57 @@ class Audit:
         ]
         found += self._unused_findings()
         found += self._only_set()
-        found += [self._set("config-ignored", file.path, file.ignored) for file in self._files.values() if file.ignored]
+        found += [
+            self._finding("config-ignored", file.path, file.ignored) for file in self._files.values() if file.ignored
+        ]
         return sorted(
             found, key=lambda finding: (-finding.tokens_a_session * finding.sessions, finding.cause, finding.where)
         )
 
     def _off_finding(self, cause: str, where: str, group: Group) -> Finding:
-        row = self.table[cause]
         fits = cause in BY_SHARE and group.largest > 0
-        versions = sorted({group.first_version, group.last_version})
-        return Finding(
-            cause=cause,
-            title=row.title,
-            where=where,
-            detail=group.detail,
+        return self._finding(
+            cause,
+            where,
+            group.detail,
             since=group.first,
             last=group.last,
-            versions=" to ".join(versions),
+            versions=" to ".join(sorted({group.first_version, group.last_version})),
             requests=group.requests,
-            of=self.served,
             sessions=len(group.sessions),
             tokens_a_session=round(group.total.tokens / max(1, len(group.sessions))),
             total=group.total.as_json(),
             servers=tuple((server, share.as_json()) for server, share in sorted(group.servers.items())),
-            fix=row.fix,
-            type=row.type,
-            source=row.source,
             value=fitting_switch(group.largest) if fits else "",
         )
 
     def _threshold(self, where: str, group: Group) -> Finding:
         value = fitting_switch(group.largest)
         detail = f"{group.largest:,} tokens of definitions: {SWITCH}={value} defers them"
-        return self._set("auto-threshold", where, detail, value)
+        return self._finding("auto-threshold", where, detail, value=value)
 
     def _unused_findings(self) -> list[Finding]:
         found = []
-        row = self.table["alwaysload-unused"]
         for server, pinned in sorted(self.pinned.items()):
             calls, sessions = self._calls[server], len(pinned.sessions)
             if calls >= CALLS_A_SESSION * sessions:
                 continue
-            marks = [mark for mark in self._always.values() if mark.server == server]
-            where = marks[0].path if marks else ""
+            mark = next((mark for mark in self._always.values() if mark.server == server), None)
             share = pinned.share.as_json()
+            unseen = "; the mark stands in no config file (a tool's own `_meta` can set it)"
             found.append(
-                Finding(
-                    cause=row.id,
-                    title=row.title,
-                    where=f"{where}: {'.'.join(marks[0].keys)}" if marks else "",
-                    detail=f"{server}: {calls} calls in {sessions} sessions"
-                    + ("" if marks else "; the mark stands in no config file (a tool's own `_meta` can set it)"),
+                self._finding(
+                    "alwaysload-unused",
+                    f"{mark.path}: {'.'.join(mark.keys)}" if mark else "",
+                    f"{server}: {calls} calls in {sessions} sessions{'' if mark else unseen}",
                     since=pinned.first,
-                    last="",
-                    versions="",
                     requests=pinned.requests,
-                    of=self.served,
                     sessions=sessions,
                     tokens_a_session=round(pinned.share.tokens / max(1, sessions)),
                     total=share,
                     servers=((server, share),),
-                    fix=row.fix,
-                    type=row.type,
-                    source=row.source,
                     value=server,
-                    keys=marks[0].keys if marks else (),
+                    keys=mark.keys if mark else (),
                 )
             )
         return found
@@ -295,37 +278,20 @@ class Audit:
                 if name == NO_BETAS and is_truthy(value):
                     cause = "experimental-betas-disabled"
                 if cause is not None and where not in seen and self._holds(where):
-                    found.append(self._set(cause, where, f"{name}={value}"))
+                    found.append(self._finding(cause, where, f"{name}={value}"))
             where = f"{file.path}: permissions.deny"
             if file.denies_search and where not in seen and self._holds(where):
-                found.append(self._set("toolsearch-denied", where, ""))
+                found.append(self._finding("toolsearch-denied", where, ""))
         return found
 
     def _holds(self, where: str) -> bool:
         return not self.served or where in self._in_force
 
-    def _set(self, cause: str, where: str, detail: str, value: str = "") -> Finding:
-        """Return a finding based only on the config."""
+    def _finding(self, cause: str, where: str, detail: str, **measured: Any) -> Finding:
+        """Return a finding; nothing is `measured` where only the config shows it."""
         row = self.table[cause]
-        return Finding(
-            cause=cause,
-            title=row.title,
-            where=where,
-            detail=detail,
-            since="",
-            last="",
-            versions="",
-            requests=0,
-            of=self.served,
-            sessions=0,
-            tokens_a_session=0,
-            total={},
-            servers=(),
-            fix=row.fix,
-            type=row.type,
-            source=row.source,
-            value=value,
-        )
+        shown: dict[str, Any] = {"title": row.title, "fix": row.fix, "type": row.type, "source": row.source}
+        return Finding(cause=cause, where=where, detail=detail, of=self.served, **shown, **measured)
 
 
 @dataclass(slots=True)

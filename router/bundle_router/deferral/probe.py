@@ -26,6 +26,7 @@ FEWER: Final = 0.7
 """A probe passes if the deferred request is billed under this share of the other one."""
 TIMEOUT_S: Final = 60.0
 MAX_ANSWER_BYTES: Final = 1024 * 1024
+PROBES: Final = "probes.jsonl"
 
 Form = Literal["anthropic", "openai"]
 ProbeOutcome = Literal["pass", "ignored", "refused"]
@@ -126,9 +127,25 @@ def _input_tokens(answer: Any) -> int:
     return sum(number for number in numbers if isinstance(number, int))
 
 
+def read_results(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the newest probe of each host in each form; lines that are no probe are left out."""
+    try:
+        lines = (folder / PROBES).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            newest[row["host"], row["form"]] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    return newest
+
+
 def keep_result(folder: Path, result: ProbeResult) -> None:
     """Append a result to the probes, for `apply`."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file = folder / "probes.jsonl"
+    file = folder / PROBES
     Disk().append(file, json.dumps(asdict(result)).encode() + b"\n")
     file.chmod(PRIVATE)

@@ -388,25 +388,9 @@ class Transcript:
         state: State = "unknown" if request.on is None else "on" if request.on else "off"
         if request.tools is not None and request.tools.count == 0:
             state = "none"
-        return RequestFacts(
-            session=request.session,
-            cwd=request.cwd,
-            version=request.version,
-            model=request.model,
-            time=request.time,
-            state=state,
-            evidence=request.evidence,
-            outcome=request.outcome,
-            inventory=request.inventory,
-            after_refusal=request.after_refusal,
-            sub_agent=request.sub_agent,
-            vertex=request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (request.betas or ()),
-            betas=request.betas,
-            tools=request.tools,
-            usage=request.usage,
-            searches=request.searches,
-            calls=tuple(request.calls),
-        )
+        vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (request.betas or ())
+        known = {name: getattr(request, name) for name in RequestFacts.__slots__ if name in _Open.__slots__}
+        return RequestFacts(**known | {"state": state, "vertex": vertex, "calls": tuple(request.calls)})
 
 
 def _prove(request: _Open) -> None:
