@@ -90,6 +90,43 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 
 
+HEX = "0f9e8d7c6b5a4938"
+WORD = "4nT9xV2mK4pL8nR3"
+UUID = "0f9e8d7c-6b5a-4938-8d7c-6b5a49380f9e"
+TOKENS: dict[str, str] = {
+    # the rule's label: a token of a provider, known by its shape alone
+    "anthropic-token": "sk-ant-oat01-" + WORD * 4 + "_AA", "huggingface-token": "hf_" + WORD * 2 + "kL",
+    "nvidia-key": "nvapi-" + WORD * 4, "together-key": "tgp_v1_" + WORD + "-" + WORD, "fireworks-key": "fw_" + WORD * 2,
+    "pinecone-key": "pcsk_4nT9xV_" + WORD * 4, "langsmith-key": f"lsv2_pt_{HEX}{HEX}_0f9e8d7c6b",
+    "langfuse-key": "sk-lf-" + UUID, "wandb-key": f"wandb_v1_{WORD}{WORD}_{WORD}", "runpod-key": "rpa_" + WORD * 3,
+    "elevenlabs-key": "sk_" + HEX * 3, "jina-key": "jina_" + WORD * 4, "e2b-key": "e2b_" + HEX * 2 + "0f9e8d7c",
+    "brave-search-key": "BSA" + WORD + "_4nT9xV2mK4p", "context7-key": "ctx7sk-" + UUID,
+    "apify-token": "apify_api_" + WORD * 2 + "abcd", "google-express-key": "AQ.Ab8" + WORD * 3,
+    "figma-token": "figd_" + WORD * 2 + "-_4nT9xV", "docker-token": "dckr_pat_" + WORD + "-4nT9xV2mK4",
+    "github-installation-token": f"ghs_{WORD}_{WORD}.{WORD}-{WORD}", "gitlab-token": f"glwt-{WORD}{WORD}.01.0f9e8d7c6",
+    "gitea-token": "gta_" + HEX * 2 + "0f9e8d7c", "bitbucket-token": f"ATCTT3xFfGN0{WORD * 8}=0F9E8D7C",
+    "circleci-token": f"CCIPAT_{WORD}4nT9xV_{HEX * 2}0f9e8d7c", "buildkite-token": "bkua_" + HEX * 2 + "0f9e8d7c",
+    "snyk-token": f"snyk_uat.0f9e8d7c.eyJ{WORD}.{WORD}", "sentry-token": f"sntrys_eyJpYXQiO{WORD}=_{WORD * 2}",
+    "neon-key": "napi_" + WORD * 4, "supabase-key": f"sb_secret_{WORD}4nT9xV_4nT9xV2m",
+    "vercel-token": "vcp_" + WORD * 3,
+    "netlify-token": "nfp_" + WORD * 2 + "abcd", "render-key": "rnd_" + WORD * 2,
+    "cloudflare-token": "cfut_" + WORD * 3,
+    "posthog-key": "phx_" + WORD * 2 + "4nT9xV2mK4p", "resend-key": f"re_4nT9xV2m_{WORD}4nT9xV2m",
+    "webhook-secret": "whsec_" + WORD * 2, "notion-token": "secret_" + WORD * 2 + "4nT9xV2mK4p",
+    "clickup-token": "pk_92772440_" + "4NT9XV2MK4PL8NR3" * 2,
+    "asana-token": f"2/1200000000000/1200000000001:{HEX}{HEX}",
+    "airtable-token": f"pat4nT9xV2mK4pL8n.{HEX * 4}", "hubspot-token": "pat-na1-" + UUID,
+    "newrelic-key": "NRAK-" + "4NT9XV2MK4PL8NR3" + "4NT9XV2MK4P", "mailgun-key": "key-" + HEX * 2,
+    "dropbox-token": "sl.u." + WORD * 8, "paseto": "v4.local." + WORD * 4,
+    "aws-session-token": "IQoJb3JpZ2luX2Vj" + WORD * 8 + "==", "model-provider-key": "sk-" + WORD + "_-4nT9",
+    "discord-user-token": "mfa." + WORD * 5 + "4nT9", "helicone-key": "sk-helicone-4nt9xv2-mk4pl8n-r3wz6s4-nt9xv2m",
+    "openai-session-key": "sess-" + WORD * 2 + "4nT9xV2m", "cursor-key": "key_" + HEX * 4,
+    "modal-token": "as-" + WORD + "4nT9xV", "slack-token": "xoxe.xoxp-1-" + WORD * 10,
+}  # fmt: skip
+KINDS |= {label: (token, "{}") for label, token in TOKENS.items()}
+KINDS["entra secret"] = ("4nT8Q~" + WORD + "4nT9xV2mK4pL8nR", "id|{}|2027")
+
+
 def traceback_of(text: str) -> str:
     try:
         raise ValueError(text)
@@ -186,6 +223,7 @@ LABELS = {
     "redis password": "password-option", "registry password": "password-option", "netrc": "netrc-password",
     "cookie file": "cookie-file", "curl cookie": "curl-cookie", "cookie of a page": "cookie",
     "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
+    "entra secret": "entra-client-secret", **dict(zip(TOKENS, TOKENS, strict=True)),
 }  # fmt: skip
 
 

@@ -47,6 +47,11 @@ def is_long_token(value: bytes) -> bool:
     return is_value(value) and re.search(rb"[0-9]", value) is not None
 
 
+def is_mixed_token(value: bytes) -> bool:
+    """Return whether it has digits and letters of both cases: for short prefixes that words begin with, too."""
+    return is_long_token(value) and value.upper() != value != value.lower()
+
+
 def is_basic(value: bytes) -> bool:
     """Return whether it is the base64 of `user:password`."""
     try:
@@ -140,7 +145,7 @@ _STRUCTURAL: Final = (
         lambda value: bool(value.strip()),
     ),
 )
-_CHECKS: Final = {"value": is_value, "long": is_long_token}
+_CHECKS: Final = {"value": is_value, "long": is_long_token, "mixed": is_mixed_token}
 TOKEN_SHAPES: Final = tuple(
     SecretShape(row["id"], row["regex"], _CHECKS[row.get("check", "value")])
     for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
