@@ -42,7 +42,6 @@ def test_unknown_fields_and_record_types_are_handed_on(runs: Any) -> None:
     log = runs.open()
     log.append("routing", {"type": "from.the.future", "schema": "bundle-router.decision/9", "new": [{"x": None}]})
     assert next(runs.archive.records("r-1"))["new"] == [{"x": None}]
-    assert runs.archive.last_decision("r-1") is None
 
 
 def test_a_line_that_is_no_record_is_reported_and_not_skipped(runs: Any) -> None:
@@ -66,7 +65,6 @@ def test_reading_changes_nothing_not_even_a_torn_end(runs: Any) -> None:
     assert report.ok
     assert [(t.file, t.bytes) for t in report.torn] == [("tool-calls.jsonl", 8)]
     assert len(list(runs.archive.records("r-1"))) == 6
-    assert runs.archive.last_decision("r-1")["number"] == 5
     runs.archive.runs()
     prune(runs.archive, now="2030-01-01T00:00:00Z", older_than_s=1, dry_run=True)
     assert snapshot(runs.path) == before
@@ -96,7 +94,7 @@ def test_runs_are_listed_newest_first_with_their_state(runs: Any) -> None:
 def test_a_run_that_is_not_there_is_unknown(runs: Any, run_id: str) -> None:
     filled(runs)
     (runs.path / "link").symlink_to("r-1")
-    for ask in (runs.archive.summary, runs.archive.verify, runs.archive.last_decision, runs.archive.catalog):
+    for ask in (runs.archive.summary, runs.archive.verify, runs.archive.catalog):
         with pytest.raises(UnknownRun):
             ask(run_id)
 
@@ -294,8 +292,8 @@ def test_prune_never_deletes_an_open_run(three: Any) -> None:
 def test_prune_goes_by_recorded_times_and_keeps_what_has_none(three: Any) -> None:
     for path in three.path.rglob("*"):
         os.utime(path, (0, 0))
-    (three.path / "r-2" / "run.json").unlink()
-    (three.path / "r-2" / "routing.jsonl").unlink()
+    for name in ("run.json", "routing.jsonl", "tool-calls.jsonl"):
+        (three.path / "r-2" / name).unlink()
     done = prune(three.archive, now="2026-11-04T00:00:00Z", max_bytes=0)
     assert done.deleted == ("r-1", "r-3")
     assert done.kept == (("r-2", "its time can't be read"),)

@@ -21,7 +21,6 @@ from bundle_router.core.records.chain import (
     check,
     encode_record,
     genesis,
-    lines_backward,
     lines_forward,
     link,
     parse,
@@ -82,9 +81,7 @@ def test_what_can_not_be_a_record_is_refused(record: dict[str, Any]) -> None:
 @given(
     st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), max_size=9), st.integers(1, 12), st.binary()
 )
-def test_reading_backward_gives_the_lines_in_reverse_for_any_block_size(
-    lines: list[bytes], block: int, rest: bytes
-) -> None:
+def test_the_end_of_the_last_line_is_found_for_any_block_size(lines: list[bytes], block: int, rest: bytes) -> None:
     torn = rest.replace(b"\n", b"")
     whole = b"".join(line + b"\n" for line in lines)
 
@@ -93,7 +90,6 @@ def test_reading_backward_gives_the_lines_in_reverse_for_any_block_size(
 
     end = boundary(read, len(whole + torn), block=block)
     assert end == len(whole)
-    assert list(lines_backward(read, end, block=block)) == [line + b"\n" for line in reversed(lines)]
 
 
 # --- the walk ------------------------------------------------------------------------------------------------------
@@ -283,11 +279,6 @@ def test_the_last_whole_line_is_looked_for_up_to_the_size_whatever_was_written_s
     for size, end in ((0, 0), (3, 0), (4, 4), (7, 4), (8, 8), (11, 8)):
         for block in (1, 2, 100):
             assert boundary(lambda at, length: data[at : at + length], size, block=block) == end
-
-
-def test_a_file_that_becomes_shorter_while_it_is_read_is_said_to() -> None:
-    with pytest.raises(BadLine, match="shorter while it was read"):
-        list(lines_backward(lambda at, length: b"x\n", 10))
 
 
 def test_what_is_broken_is_told_by_the_record_before_it_and_the_line_it_is_on() -> None:

@@ -133,7 +133,7 @@ def test_a_decision_of_another_run_is_read_without_its_lock(runs: Any) -> None:
         log.append("routing", runs.record(number))
     log.append("routing", {"type": "something.else", "filler": "x" * 200_000})
     assert [record.get("number") for record in reader.news()] == [0, 1, 2, None]
-    assert reader.record(2)["number"] == runs.archive.last_decision("r-1")["number"] == 2
+    assert reader.record(2)["number"] == 2
     with pytest.raises(KeyError):
         reader.record(9)
     assert reader.close() == ()

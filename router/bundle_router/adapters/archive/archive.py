@@ -264,14 +264,6 @@ class RunArchive(ABC):
             why = f"is not what its type says: {type(error).__name__}: {error}"
             raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
 
-    def last_decision(self, run_id: str) -> dict[str, Any] | None:
-        """Return the last `route.decided` record. Raises UnknownRun, CorruptRun."""
-        last = None
-        for record in self.records(run_id):
-            if record.get("type") == "route.decided":
-                last = record
-        return last
-
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
         """Return one record with all that is needed to check it elsewhere. Raises UnknownRun, RequestError,
         CorruptRun."""

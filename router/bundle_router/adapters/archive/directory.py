@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.archive.archive import ADVICE, RunArchive, RunSummary, TornTail, is_run_id, summary_of
+from bundle_router.adapters.archive.archive import RunArchive, RunSummary, TornTail, is_run_id, summary_of
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
 from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, free_unfinished
 from bundle_router.adapters.text_files import holders
-from bundle_router.core.records.chain import FILES, MAX_LINE, BadLine, Read, boundary, lines_backward, unseal
+from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError, storage_error
@@ -94,21 +94,6 @@ class Archive(RunArchive):
     def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
         path = self.path(run_id)
         return {name: _lines_after(path / name, positions.get(name, 0), size) for name, size in _sizes(path).items()}
-
-    def last_decision(self, run_id: str) -> dict[str, Any] | None:
-        """Return the last `route.decided` record, read from the end of the file. Raises UnknownRun, CorruptRun."""
-        path = self.path(run_id) / FILES["routing"]
-        with _open_regular_file(path) as fd:
-            if fd is None:
-                return None
-            try:
-                for line in lines_backward(*_tail(fd)):
-                    record = unseal(line).record
-                    if record.get("type") == "route.decided":
-                        return record
-            except BadLine as error:
-                raise CorruptRun(f"{path}: a line near its end is no record: {error}", advice=ADVICE) from error
-        return None
 
     def torn(self, run_id: str) -> tuple[TornTail, ...]:
         path = self.path(run_id)
@@ -198,22 +183,13 @@ def _read_json(path: Path) -> Any:
             raise CorruptRun(f"{path} is not JSON", advice="restore it; the records can be read without it") from error
 
 
-def _tail(fd: int) -> tuple[Read, int]:
-    """Return a `read` function for an open file, and the offset after its last complete line."""
-
-    def read(offset: int, length: int) -> bytes:
-        return os.pread(fd, length, offset)
-
-    return read, boundary(read, os.fstat(fd).st_size)
-
-
 def _torn_tail_of(path: Path, name: str) -> TornTail | None:
     """Return the torn end of one file, if it has one."""
     with _open_regular_file(path / name) as fd:
         if fd is None:
             return None
         size = os.fstat(fd).st_size
-        end = _tail(fd)[1]
+        end = boundary(lambda offset, length: os.pread(fd, length, offset), size)
     return TornTail(name, end, size - end) if end < size else None
 
 

@@ -66,8 +66,9 @@ def _ended(archive: RunArchive, run: RunSummary) -> float:
     times = [run.closed, run.opened]
     if run.closed is None:
         with contextlib.suppress(CorruptRun, UnknownRun):
-            last = archive.last_decision(run.run_id)
-            times.insert(0, str(last.get("time")) if last else None)
+            for record in archive.records(run.run_id):
+                if record.get("type") == "route.decided":
+                    times[0] = str(record.get("time"))
     return next((found for text in times if text and (found := _instant(text)) is not None), 0.0)
 
 

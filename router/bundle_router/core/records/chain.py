@@ -273,27 +273,6 @@ def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator
         yield from (line + b"\n" for line in whole)
 
 
-def lines_backward(read: Read, end: int, *, block: int = 65_536) -> Iterator[bytes]:
-    """Yield the complete lines of a file, last first, from `end` (a `boundary`), reading a block when it is needed."""
-    while end > 0:
-        start, data = _block_with_a_line(read, end, block)
-        first = 0 if start == 0 else data.index(b"\n") + 1
-        yield from (line + b"\n" for line in reversed(data[first:-1].split(b"\n")))
-        end = start + first
-
-
-def _block_with_a_line(read: Read, end: int, block: int) -> tuple[int, bytes]:
-    """Return enough bytes before `end` to hold the whole last line and the newline before it."""
-    while True:
-        start = max(0, end - block)
-        data = read(start, end - start)
-        if len(data) != end - start:
-            raise BadLine("the file became shorter while it was read")
-        if start == 0 or data.find(b"\n", 0, len(data) - 1) >= 0:
-            return start, data
-        block *= 2
-
-
 # --- the walk ------------------------------------------------------------------------------------------------------
 
 
