@@ -336,6 +336,80 @@ def test_a_browser_signs_in_with_a_token_and_its_cookie_is_for_pages_alone(site:
     site.serve_all(work, pages=page, tokens=token_file(site.folder))
 
 
+def test_a_cookie_is_good_no_longer_than_its_token(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_router.serving.reloading.LOOK_S", 0.05)
+    late = f"late-{'x' * 40}"
+    kept, gone = ENTRIES[2], (ROUTE, ["review"], "", "")
+    tokens = token_file(site.folder, (kept, gone, (late, ["review"], "", "expires = 2999-01-01T00:00:00Z\n")))
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token="") as first, site.http(endpoint, token="") as second:
+            third = await asyncio.gather(
+                *(
+                    browser.post("/sign-in", data={"token": token})
+                    for browser, token in ((first, ROUTE), (second, late))
+                )
+            )
+            assert [answer.status_code for answer in third] == [303, 303]
+            assert [(await browser.get("/")).status_code for browser in (first, second)] == [200, 200]
+            token_file(site.folder, (kept, (late, ["review"], "", "expires = 2020-01-01T00:00:00Z\n")))
+            for browser in (first, second):
+                while (answer := await browser.get("/")).status_code == 200:
+                    pass
+                assert answer.status_code == 401
+
+    site.serve_all(work, pages=page, tokens=tokens)
+
+
+def test_a_token_of_a_principal_sees_no_page_as_pages_show_the_runs_of_all(site: Any) -> None:
+    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=ALICE) as alice:
+            assert (await alice.post("/v1/route", json={**STEP, "run_id": "mine"})).status_code == 200
+        async with site.http(endpoint, token=BOB) as bob, site.http(endpoint, token="") as browser:
+            await browser.post("/sign-in", data={"token": BOB})
+            for path in (
+                "/",
+                "/runs.json",
+                "/runs/mine",
+                "/runs/mine/0",
+                "/steps",
+                "/calls",
+                "/search?q=both",
+                "/config",
+            ):
+                for asked in (bob, browser):
+                    answer = await asked.get(path)
+                    assert (answer.status_code, answer.json()["code"]) == (403, "wrong_principal"), path
+            form = {"token": "x", "needed": "kit.some"}
+            assert (await bob.post("/runs/mine/0/label", data=form)).status_code == 403
+
+    with service_pages(PageSources(site.folder / "runs", config=site.folder / "config")) as made:
+        site.serve_all(work, pages=made, tokens=token_file(site.folder))
+
+
+def test_an_address_or_form_that_is_too_much_is_refused_and_no_fault_of_ours(site: Any) -> None:
+    from bundle_router.serving.pages.service_pages import PageSources, service_pages
+
+    fields = "&".join(f"a{number}=1" for number in range(501))
+    paths = ("/runs", "/steps", "/search", "/compare", "/config", "/config/compare", "/parts/runs", "/runs/r/0/array")
+    long = [f"/runs/r/{'9' * digits}{more}" for digits in (16, 30, 5_000) for more in ("", ".json", "/array", "/why/x")]
+    form = {"content-type": "application/x-www-form-urlencoded"}
+
+    async def work(_router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint) as http, site.http(endpoint, token="") as stranger:
+            asked = [http.get(f"{path}?{fields}") for path in paths] + [http.get(path) for path in long]
+            asked += [http.post(f"/runs/r/{'9' * 30}/label", data={"token": "x"})]
+            assert {(await one).status_code for one in asked} <= {400, 404, 405}
+            posted = [("/runs/r/0/label", http), ("/config/save", http), ("/sign-in", stranger)]
+            for path, sender in posted:
+                assert (await sender.post(path, content=fields, headers=form)).status_code == 413, path
+
+    with service_pages(PageSources(site.folder / "runs", config=site.folder / "config")) as made:
+        site.serve_all(work, pages=made)
+
+
 def test_the_config_pages_read_for_review_and_write_for_edit_alone(site: Any) -> None:
     """S-04 over the service itself: a token of each scope, through the gate, at every address of the config."""
     from bundle_router.serving.pages.service_pages import PageSources, service_pages
@@ -343,7 +417,7 @@ def test_the_config_pages_read_for_review_and_write_for_edit_alone(site: Any) ->
     edit = "edit-" + "x" * 40
     both = "both-" + "x" * 40
     entries = ((ROUTE, ["route"], "", ""), (CALL, ["call"], "", ""), (REVIEW, ["review"], "", ""),
-               (edit, ["edit"], "", ""), (both, ["review", "edit"], "bea", ""))  # fmt: skip
+               (edit, ["edit"], "", ""), (both, ["review", "edit"], "", ""))  # fmt: skip
     routes = site.folder / "config" / "routes.toml"
     before = routes.read_text(encoding="utf-8")
 
@@ -365,7 +439,7 @@ def test_the_config_pages_read_for_review_and_write_for_edit_alone(site: Any) ->
                 assert (await http.post("/config/save", data=form, headers=stranger)).status_code == 403
         async with site.http(endpoint, token=both) as http:
             (change, *_) = (await http.get("/config/changes.json")).json()["changes"]
-            assert change["by"] == "bea"
+            assert change["by"] == "both"
 
     sources = PageSources(site.folder / "runs", config=site.folder / "config", local={"kit": site.kit.tools})
     with service_pages(sources) as made:

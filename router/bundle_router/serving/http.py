@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.serving.gate import PROGRAMS, UNAUTHORIZED, Admission, is_misplaced, judge
-from bundle_router.serving.keys import Scope
-from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, missing_scope, refuse
+from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, refuse
 from bundle_router.serving.requests import LimitedRequests, Requests
 
 if TYPE_CHECKING:
@@ -62,20 +61,6 @@ class RequestGate:
             return
         scope["user"] = judged
         await self._app(scope, receive, sending)
-
-
-class ScopedMount:
-    """A mount that only tokens with one scope reach."""
-
-    def __init__(self, app: Asgi, scope: Scope) -> None:
-        self._app = app
-        self._needed = scope
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._needed in scope["user"].scopes:
-            await self._app(scope, receive, send)
-        else:
-            await refuse(missing_scope(self._needed), scope, send, close=False)
 
 
 def application(routes: Sequence[BaseRoute], admission: Admission, requests: Requests) -> Asgi:

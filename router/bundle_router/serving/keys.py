@@ -121,17 +121,24 @@ class Keys:
             () if run_id is None else (self.token_for_run(run_id, first), self.token_for_run(run_id, first, decision))
         )
         single = [hmac.compare_digest(known, _digest(token.encode())) for token in derived]
-        listed = [token for token in self.named if hmac.compare_digest(known, token.digest)]
-        whole = hmac.compare_digest(known, self._digest)
-        if whole or (any(single) and not listed):
-            caller = Caller() if whole else Caller("run", frozenset(("call",)), run_id=run_id, begun=first)
+        caller = self.holder(known)
+        if any(hmac.compare_digest(known, token.digest) for token in self.named):
+            return caller
+        if caller is None and any(single):
+            caller = Caller("run", frozenset(("call",)), run_id=run_id, begun=first)
+        if caller is not None:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
             self._found[known, run_id, decision] = caller
-            return caller
-        if listed:
-            until = listed[0].expires
-            return listed[0].caller if until is None or time.time() < until else None
+        return caller
+
+    def holder(self, digest: bytes) -> Caller | None:
+        """Return the present caller of a token that is no run's, by its SHA-256; None if it is unknown or expired."""
+        listed = [token for token in self.named if hmac.compare_digest(digest, token.digest)]
+        if hmac.compare_digest(digest, self._digest):
+            return Caller()
+        if listed and (listed[0].expires is None or time.time() < listed[0].expires):
+            return listed[0].caller
         return None
 
 

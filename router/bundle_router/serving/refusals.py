@@ -42,6 +42,14 @@ class Refusal:
         }
 
 
+OTHER_PRINCIPAL: Final = Refusal(
+    403,
+    "wrong_principal",
+    "This token speaks for one principal alone.",
+    advice="leave the principal out, and name a run; pages, which show all runs, take tokens of no principal",
+)
+
+
 def missing_scope(scope: str) -> Refusal:
     """Return the refusal for a token without the scope."""
     sentence = f"This token is not good for that: it lacks the scope {scope!r}."
@@ -73,3 +81,18 @@ class RefusalApp:
 
     async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
         await refuse(self._refusal, scope, send, close=False)
+
+
+class ScopedMount:
+    """A mount that only tokens with one scope reach, and of those none of a single principal: it shows all runs."""
+
+    def __init__(self, app: Asgi, scope: str) -> None:
+        self._app = app
+        self._needed = scope
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._needed not in scope["user"].scopes or scope["user"].principal:
+            why = OTHER_PRINCIPAL if scope["user"].principal else missing_scope(self._needed)
+            await refuse(why, scope, send, close=False)
+        else:
+            await self._app(scope, receive, send)

@@ -13,10 +13,9 @@ from bundle_router.engine.results import Result
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, opened_keys, require_extra, served_runs
 from bundle_router.serving.gate import Admission
-from bundle_router.serving.http import ScopedMount
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.mcp.mount import mcp_routes
-from bundle_router.serving.refusals import Asgi
+from bundle_router.serving.refusals import Asgi, ScopedMount
 from bundle_router.serving.reloading import ConfigWatch
 from bundle_router.serving.requests import RequestBounds, Requests
 from bundle_router.serving.telemetry import SpanExport, Telemetry

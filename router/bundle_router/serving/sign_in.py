@@ -1,8 +1,8 @@
 """Signing in with a browser: a token is typed once, then a cookie stands for it.
 
 Rules:
-1. The cookie is not a token: it names a session of this process, which ends with the process or after `SESSION_S`. No
-   script can read it, and no other site's page can make the browser send it.
+1. The cookie is not a token: it names a session of this process, which ends with the process, after `SESSION_S`, or
+   with its token (expired, or taken out of the file). No script can read it, and no other site's page can send it.
 2. It is valid for pages only, never below `/v1` or `/mcp`: a program sends its token.
 """
 
@@ -15,14 +15,15 @@ from base64 import b64encode
 from collections import OrderedDict
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bundle_router.errors import RequestError
 from bundle_router.serving.gate import SIGN_IN, is_misplaced
 from bundle_router.serving.keys import Caller, Keys
+from bundle_router.serving.pages.queries import fields_of, first
 
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
@@ -53,18 +54,18 @@ class BrowserSessions:
         self._keys = keys
         self._secure = secure
         self._cookie = f"bundle_router_{port}"
-        self._sessions: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._sessions: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
 
     def caller(self, cookies: list[bytes]) -> Caller | None:
-        """Return the caller of the cookies' session; None if there is none, or it has ended."""
+        """Return the caller of the cookies' session; None if there is none, it has ended, or its token has."""
         if len(cookies) != 1:
             return None
         try:
             morsel = SimpleCookie(cookies[0].decode("latin-1")).get(self._cookie)
         except CookieError:
             return None
-        caller, until = self._sessions.get(_digest(morsel.value), (None, 0.0)) if morsel else (None, 0.0)
-        return caller if time.monotonic() < until else None
+        token, until = self._sessions.get(_digest(morsel.value), (b"", 0.0)) if morsel else (b"", 0.0)
+        return self._keys.holder(token) if time.monotonic() < until else None
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of signing in."""
@@ -78,15 +79,18 @@ class BrowserSessions:
         return _form(request.query_params.get("to", ""))
 
     async def _begin(self, request: Request) -> Response:
-        form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
-        caller = self._keys.caller(form.get("token", [""])[0].strip().encode(), None)
-        if caller is None:
-            return _form(form.get("to", [""])[0], said="That is no token of this service.", status=401)
+        try:
+            form = fields_of((await request.body()).decode("utf-8", "replace"), 10)
+        except RequestError as error:
+            return _form("", said=error.message, status=413)
+        token = _digest(first(form, "token").strip())
+        if self._keys.holder(token) is None:
+            return _form(first(form, "to"), said="That is no token of this service.", status=401)
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        self._sessions[_digest(name)] = (caller, time.monotonic() + SESSION_S)
-        answer = RedirectResponse(_place(form.get("to", [""])[0]), 303, _POLICY)
+        self._sessions[_digest(name)] = (token, time.monotonic() + SESSION_S)
+        answer = RedirectResponse(_place(first(form, "to")), 303, _POLICY)
         answer.set_cookie(self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/")
         return answer
 

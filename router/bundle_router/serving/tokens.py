@@ -6,7 +6,7 @@
 
     [tokens.alice]
     sha256 = "60303ae2…"
-    scopes = ["review"]
+    scopes = ["call"]
     principal = "alice"             # speaks for her alone; without it: for any principal a step names
     role = "reviewer"               # the role in which its agent is served at /mcp
     expires = 2027-01-31T00:00:00Z

@@ -36,7 +36,7 @@ from bundle_router.serving.api.problems import GONE, INTERNAL, NO_ARTIFACT, TIME
 from bundle_router.serving.gate import is_json, values_of
 from bundle_router.serving.idling import IdleRuns
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.refusals import Message, Receive, Refusal, Send, missing_scope
+from bundle_router.serving.refusals import OTHER_PRINCIPAL, Message, Receive, Refusal, Send, missing_scope
 from bundle_router.serving.telemetry import Telemetry
 from bundle_router.wiring import Router
 
@@ -147,7 +147,7 @@ class DecisionApi:
         caller: Caller = request.scope["user"]
         if caller.principal:
             if step.principal not in ("", caller.principal):
-                raise RefusedRequest(_OTHER_PRINCIPAL)
+                raise RefusedRequest(OTHER_PRINCIPAL)
             step = step.model_copy(update={"principal": caller.principal})
             for run_id in (step.run_id, step.parent_run_id):
                 if run_id is not None:
@@ -217,7 +217,7 @@ class DecisionApi:
     async def _runs(self, request: Request) -> Response:
         filters = {name: [str(value)] for name, value in _query(request, RunsQuery)}
         if request.scope["user"].principal:
-            raise RefusedRequest(_OTHER_PRINCIPAL)
+            raise RefusedRequest(OTHER_PRINCIPAL)
         return await self._read(lambda views: views.runs(filters))
 
     async def _timeline(self, request: Request) -> Response:
@@ -277,11 +277,6 @@ def respond(refusal: Refusal) -> Response:
 def _no_run(run_id: str) -> Refusal:
     sentence = f"run {run_id[:128]!r} has no decision yet."
     return Refusal(404, "unknown_run", sentence, advice="route a step of it first")
-
-
-_OTHER_PRINCIPAL: Final = Refusal(
-    403, "wrong_principal", "This token speaks for one principal alone.", advice="leave the principal out; name a run"
-)
 
 
 def _body(request: Request, model: type[Body]) -> Body:

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
-from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
-from bundle_router.serving.pages.queries import Query, first
+from bundle_router.serving.pages.queries import Query, fields_of, first
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, asset_bytes, error_page, json_text, render
 from bundle_router.serving.pages.views import Away, PageViews
 from bundle_router.serving.refusals import Asgi
@@ -49,10 +49,20 @@ ASSETS: Final[Mapping[str, str]] = {
     "codemirror-LICENSE.txt": "text/plain; charset=utf-8",
 }
 """Files that pages load, all of them ours or vendored with their licence."""
+MAX_FIELDS: Final = 500
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
 Reviewer = Callable[[Request], str | None]
 """Returns the caller's name if they may label; None if they may only read."""
+
+
+class SeqConvertor(IntegerConvertor):
+    """The number of a record in an address: no longer than what the index and Python's `int` take."""
+
+    regex = "[0-9]{1,15}"
+
+
+register_url_convertor("seq", SeqConvertor())
 
 
 def pages(
@@ -102,11 +112,11 @@ class PageRoutes:
             Route("/parts/runs", self._answer(lambda v, r: v.new_runs(_query(r)))),
             Route("/parts/runs/{run}", self._answer(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
-            Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
-            Route("/runs/{run}/{seq:int}/why", self._named_why),
-            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
-            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
-            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_place_of(r))),
+            Route("/runs/{run}/{seq:seq}/label", self._label, methods=["POST"]),
+            Route("/runs/{run}/{seq:seq}/why", self._named_why),
+            *page("/runs/{run}/{seq:seq}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
+            *page("/runs/{run}/{seq:seq}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
+            *page("/runs/{run}/{seq:seq}", lambda v, r: v.record(*_place_of(r))),
             *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
             Route("/assets/{name}", self._asset),
             Route("/{rest:path}", self._nothing),
@@ -220,7 +230,10 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
         body += chunk
         if len(body) > max_bytes:
             return "the form is too large", 413
-    form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=500)
+    try:
+        form = fields_of(body.decode("utf-8", "replace"), MAX_FIELDS)
+    except RequestError as error:
+        return error.message, 413
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     own = f"{request.url.scheme}://{request.url.netloc}"
     is_own = site in (None, "same-origin") and origin in (None, own) and (site or origin) is not None
@@ -230,7 +243,7 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
 
 
 def _query(request: Request) -> Query:
-    return parse_qs(request.url.query, max_num_fields=200)
+    return fields_of(request.url.query)
 
 
 def json_address(request: Request) -> str:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,7 +32,7 @@ from bundle_router.serving.pages.application import (
     sign_out,
 )
 from bundle_router.serving.pages.config_views import ConfigViews, text_digest
-from bundle_router.serving.pages.queries import Query, first
+from bundle_router.serving.pages.queries import Query, fields_of, first
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 from bundle_router.wiring.pin_approval import PinApproval
@@ -133,8 +132,7 @@ class ConfigRoutes:
 
     def _get(self, view: Callable[[Query, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
-            query = parse_qs(request.url.query, max_num_fields=50)
-            return await self._answer(request, lambda: view(query, request), as_json=as_json)
+            return await self._answer(request, lambda: view(fields_of(request.url.query), request), as_json=as_json)
 
         return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
+from urllib.parse import parse_qs
 
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery
 from bundle_router.errors import RequestError
@@ -12,6 +13,14 @@ from bundle_router.errors import RequestError
 Query = Mapping[str, Sequence[str]]
 """The parameters of a query string."""
 PER_PAGE: Final = 50
+
+
+def fields_of(text: str, most: int = 200) -> dict[str, list[str]]:
+    """Return the fields of a query string or form, also empty ones. Raises RequestError if it has more than `most`."""
+    try:
+        return parse_qs(text, keep_blank_values=True, max_num_fields=most)
+    except ValueError:
+        raise RequestError(f"more than {most} fields were sent", advice="leave out what the page did not ask") from None
 
 
 def first(query: Query, name: str, otherwise: str = "") -> str:

@@ -64,4 +64,4 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
 def _caller_of(request: Request, scope: Scope) -> str | None:
     """Return the caller's name if their token has the scope, else None."""
     caller: Caller = request.scope["user"]
-    return (caller.principal or caller.name) if scope in caller.scopes else None
+    return caller.name if scope in caller.scopes else None
