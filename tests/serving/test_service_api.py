@@ -182,17 +182,17 @@ def test_the_end_of_a_run_that_never_began_is_refused_and_one_that_was_ended_sta
 
 @pytest.mark.parametrize("way", ["library", "client"])
 def test_the_end_of_a_run_that_its_step_did_not_begin_hides_not_why(site: Any, way: str) -> None:
-    def close_on_a_thread(router: Any) -> Any:
+    def close_on_a_thread(router: Any, *, missing_ok: bool = True) -> Any:
         try:
             raise LookupError("why")
         except LookupError:
-            return router.close_run_sync("ghost")
+            return router.close_run_sync("ghost", missing_ok=missing_ok)
 
     async def route_and_close(router: Any, step: Any) -> None:
         try:
             await router.route(step)
         finally:
-            assert not (await router.close_run("ghost")).ended
+            assert not (await router.close_run("ghost", missing_ok=True)).ended
 
     async def work(library: Any, endpoint: Any) -> None:
         async with client.Router.connect(endpoint.base, token=endpoint.key) as remote:
@@ -203,6 +203,9 @@ def test_the_end_of_a_run_that_its_step_did_not_begin_hides_not_why(site: Any, w
             assert not (await asyncio.to_thread(close_on_a_thread, router)).ended
             with pytest.raises(Exception, match="ghost"):
                 await asyncio.to_thread(router.close_run_sync, "ghost")
+            with pytest.raises(Exception, match="ghost") as wrong:  # in a `finally` too, unless it says so
+                await asyncio.to_thread(close_on_a_thread, router, missing_ok=False)
+            assert isinstance(wrong.value.__context__, LookupError)
 
     site.serve_all(work)
 

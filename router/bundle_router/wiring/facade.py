@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -364,30 +363,30 @@ class Router:
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    async def close_run(self, run_id: str) -> RunEnd:
+    async def close_run(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
         """End the run: close what was opened for it here, and write its end, unless other processes have it open; the
         last of them writes it then, and the return value names them. Another `route` may continue the run.
 
-        Raises UnknownRun for a run that no step began, since the run that was meant stays open; but not in a `finally`
-        or `except`, where it would hide the error for which there is no run."""
-        handled = sys.exception()
+        Raises UnknownRun for a run that no step began, unless `missing_ok`: in a `finally` it would replace the error
+        for which there is no run.
+        """
         try:
             return await self._on_loop.of(run_id).end_run(run_id)
         except UnknownRun:
-            if handled is None:
-                raise
-            return RunEnd(ended=False)
+            if missing_ok:
+                return RunEnd(ended=False)
+            raise
 
-    def close_run_sync(self, run_id: str) -> RunEnd:
-        """As `close_run`, for engines without an event loop."""
+    def close_run_sync(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
+        """Do as `close_run` does, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
-        engine, handled = self._engines.of(run_id), sys.exception()
+        engine = self._engines.of(run_id)
         try:
             return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
         except UnknownRun:
-            if handled is None:
-                raise
-            return RunEnd(ended=False)
+            if missing_ok:
+                return RunEnd(ended=False)
+            raise
 
     async def close(self) -> None:
         """End every run and release everything. The router can't be used afterwards."""

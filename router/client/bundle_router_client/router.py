@@ -7,7 +7,6 @@ the calling thread.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,9 +116,9 @@ def _result(answer: httpx.Response) -> Result:
     return Result.model_validate_json(answer.content)
 
 
-def _close(run_id: str) -> _Question[RunEnd]:
-    """End the run. Raises UnknownRun for one that no step began; not in a `finally` or `except`, as the library."""
-    not_there = RunEnd(ended=False) if sys.exception() is not None else None
+def _close(run_id: str, *, missing_ok: bool = False) -> _Question[RunEnd]:
+    """End the run. Raises UnknownRun for one that no step began, unless `missing_ok` (for a `finally`)."""
+    not_there = RunEnd(ended=False) if missing_ok else None
     read = RunEnd.model_validate_json
     return _Question("POST", f"{_run(run_id)}/close", lambda answer: read(answer.content), not_there=not_there)
 
