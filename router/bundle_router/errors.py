@@ -144,7 +144,7 @@ STORAGE_FAULTS: Final = {
     errno.EPERM: ("read_only", _MAKE_WRITABLE),
     errno.ENOENT: ("deleted", _DELETED),
     errno.ESTALE: ("deleted", _DELETED),
-    errno.ENOTDIR: ("io_error", "a file stands where a folder should: move it away, or choose another folder"),
+    errno.ENOTDIR: ("io_error", "there is a file where a folder is needed: move it away, or choose another folder"),
     errno.EMFILE: ("out_of_files", "close_run finished runs, or raise the limit of open files (`ulimit -n`)"),
     errno.ENFILE: ("out_of_files", "the machine is out of open files: close some, or raise `fs.file-max`"),
 }

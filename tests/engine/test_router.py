@@ -445,7 +445,7 @@ def test_a_runs_folder_that_is_a_file_is_said_to_be_one(tmp_path: Path, workspac
         pytest.raises(StorageError) as raised,
     ):
         router.route_sync(step())
-    assert "a file stands where a folder should" in raised.value.advice
+    assert "there is a file where a folder is needed" in raised.value.advice
 
 
 def test_a_tool_that_exits_returns_rubbish_or_too_much_ends_nothing_but_itself(tmp_path: Path) -> None:

@@ -513,7 +513,7 @@ def test_a_page_that_is_told_two_redirects_is_shown_to_nobody(desk: Desk) -> Non
         planted = urlencode({"redirect_uri": f"http://127.0.0.1:9/callback?{urlencode({'iss': desk.issuer.url})}"})
         desk.issuer.overrides["authorization_endpoint"] += f"?{planted}&_="
         _, err = desk.log_in(code=4)
-        assert "is not one to open" in err
+        assert "is not safe to open" in err
         assert honest.requests == []
 
 

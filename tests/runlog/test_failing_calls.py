@@ -171,9 +171,9 @@ def test_after_a_failed_fdatasync_nothing_is_acknowledged_and_it_is_not_tried_ag
     storage.fail_at = len(storage.calls)
     log.append("routing", runs.record(1))
     for _ in range(3):
-        with pytest.raises(StorageError, match="did not take it"):
+        with pytest.raises(StorageError, match="could not sync it"):
             log.sync()
-        with pytest.raises(StorageError, match="did not take it"):
+        with pytest.raises(StorageError, match="could not sync it"):
             log.append("routing", runs.record(2))
     assert len(storage.calls) == storage.fail_at + 1
     log.close()
@@ -188,7 +188,7 @@ def test_a_run_whose_commit_failed_goes_on_when_it_is_opened_again_with_its_end_
     log.sync()
     storage.fail_at = len(storage.calls)
     log.append("routing", runs.record(2))
-    with pytest.raises(StorageError, match="did not take it") as error:
+    with pytest.raises(StorageError, match="could not sync it") as error:
         log.sync()
     assert "open it again" in error.value.advice
     log.close()

@@ -170,12 +170,12 @@ def test_a_commit_that_failed_says_what_to_look_at(runs: Any, code: int) -> None
     storage.fail("fdatasync", ROUTING, code)
     with pytest.raises(StorageError) as failed:
         log.sync()
-    assert failed.value.message.startswith(f"can't commit {runs.path}/r-1/{ROUTING}: the disk did not take it")
+    assert failed.value.message.startswith(f"can't commit {runs.path}/r-1/{ROUTING}: the disk could not sync it")
     wanted = {errno.EIO: ("io_error", "First: check the disk"), errno.ENOSPC: ("disk_full", "First: free space")}[code]
     assert failed.value.kind == wanted[0]
     assert wanted[1] in failed.value.advice
     assert failed.value.advice.endswith("check the disk") is (code == errno.EIO)
-    with pytest.raises(StorageError, match="the disk did not take it"):
+    with pytest.raises(StorageError, match="the disk could not sync it"):
         log.sync()
     assert log.close() == (), "it was said"
     storage.calls.clear()
@@ -247,9 +247,9 @@ def shortened(path: Path) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "moved": (moved, "deleted", "it was deleted, moved or replaced"),
-    "linked": (linked, "io_error", f"{ROUTING} is not the file it was: another program was at it"),
-    "copied": (copied, "io_error", f"{ROUTING} is not the file it was: another program was at it"),
-    "shortened": (shortened, "io_error", "another program was at it"),
+    "linked": (linked, "io_error", f"{ROUTING} is not the file it was, so another program changed it"),
+    "copied": (copied, "io_error", f"{ROUTING} is not the file it was, so another program changed it"),
+    "shortened": (shortened, "io_error", "another program changed it"),
 }
 
 

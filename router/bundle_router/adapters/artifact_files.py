@@ -130,7 +130,7 @@ class ArtifactReader:
             return os.open(name, flags, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
-                self._raise_corrupt(name, "a link or another kind of file stands in its place", error)
+                self._raise_corrupt(name, "there is a link or another kind of file in its place", error)
             raise
 
     def _read(self, fd: int, sha256: str) -> bytes:
@@ -194,7 +194,7 @@ class RunArtifacts(ArtifactReader):
         except FileNotFoundError:
             return False
         if not stat.S_ISREG(found.st_mode):
-            self._raise_corrupt(sha256, "a link or another kind of file stands in its place")
+            self._raise_corrupt(sha256, "there is a link or another kind of file in its place")
         if found.st_size != size:
             return False
         if self._durable:  # its writer may not have synced it

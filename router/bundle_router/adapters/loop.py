@@ -191,7 +191,7 @@ class Portal:
             if future.cancel():
                 ended.wait(CLEAN_UP_S)
             if self.closed and isinstance(interrupted, CancelledError):
-                raise _closed_error("it was closed while this was under way, which was cancelled") from None
+                raise _closed_error("it was closed during this call, which was cancelled") from None
             raise
 
     def close(self) -> None:

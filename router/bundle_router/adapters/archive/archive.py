@@ -23,10 +23,10 @@ from bundle_router.core.records.run_header import RunHeader, catalog_file
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.learning.recorded_steps import StepLabel
 
-UNKEYED: Final = "the chain has no key: it finds accidents and careless hands, not a patient forger"
+UNKEYED: Final = "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"
 """Note about the protection of a run without a kept head."""
 SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
-KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects as far as it is out of reach"
+KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects while nobody else can write it"
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 
 T = TypeVar("T")

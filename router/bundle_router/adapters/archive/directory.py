@@ -313,5 +313,5 @@ def _explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "look at its owner and modes; a second prune goes on where this one stopped"
+        advice = "look at its owner and mode; run prune again to delete the rest"
         raise StorageError(f"can't delete {path}: {error.strerror}", kind="io_error", advice=advice) from error

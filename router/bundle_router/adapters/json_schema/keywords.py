@@ -80,7 +80,7 @@ def _one_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: 
 
 def _not(check: ValueCheck, schema: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     refused = not check.fits(schema, ValuePlace(place.value, place.parent, place.name, False, None, place.kind))
-    return refused or check.report(place, f"{display_value(place.value)} is what it should not be")
+    return refused or check.report(place, f"{display_value(place.value)} matches a schema that it must not match")
 
 
 def _if(check: ValueCheck, condition: Any, schema: Mapping[str, Any], place: ValuePlace) -> bool:

@@ -143,14 +143,14 @@ class JsonSchema:
     def target(self, reference: Any) -> Any:
         """Return the schema that a reference points to. Raises Unchecked if it points to nothing inside this schema."""
         if not isinstance(reference, str):
-            raise Unchecked("a reference leads nowhere")
+            raise Unchecked("a reference has no target")
         found = self._targets.get(reference)
         if found is None:
             if self._anchors is None:
                 self._anchors = anchors_in(self.root)
             found = self._targets[reference] = target_of(self.root, self._anchors, reference)
             if found is None:
-                raise Unchecked("a reference leads nowhere")
+                raise Unchecked("a reference has no target")
         return found
 
     def pattern(self, text: str, check: ValueCheck) -> LinearPattern | None:
@@ -310,7 +310,7 @@ def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
         if name not in schema or not row.since <= draft <= row.until or (alone and name != "$ref"):
             continue
         if form_fault(name, schema[name]):
-            raise Unchecked(f"{name} is not as it must be")
+            raise Unchecked(f"the value of {name} has the wrong form")
         for kind in (row.kind,) if row.kind else plan:
             if not (row.joint and any(run is row.run for run, _ in plan[kind])):
                 plan[kind].append((row.run, schema[name]))

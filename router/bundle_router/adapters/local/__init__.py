@@ -154,7 +154,7 @@ def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence
         tool.arguments.model_validate(dict(arguments))
     except ValidationError as wrong:
         if wrong.error_count() > MANY_VALUES:
-            return [f"arguments: {wrong.error_count():,} values are not as they should be"]
+            return [f"arguments: {wrong.error_count():,} values are invalid"]
         return [_sentence(error) for error in wrong.errors(include_url=False, include_context=False)[:20]]
     return ()
 
@@ -348,7 +348,7 @@ def _size(output: object) -> int:
         elif isinstance(block, Data):
             size += _json_size(block.value)
         else:
-            raise TypeError(f"a block of its output is {type(block).__name__}, or does not hold what it should")
+            raise TypeError(f"a block of its output is {type(block).__name__}, or its value has a wrong type")
     return size
 
 

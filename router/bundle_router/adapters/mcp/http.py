@@ -68,7 +68,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         elif not (aside and self._may_leave_for(request.url)):
             if aside:
                 return _answer(502, "not asked")
-            raise httpx2.UnsupportedProtocol(f"{request.url.host} is not asked for what a server names there")
+            raise httpx2.UnsupportedProtocol(f"{request.url.host} is not contacted for an address that a server names")
         request.headers["accept-encoding"] = "identity"
         endpoint = here and not aside and request.url.path == self._url.path and request.method == "POST"
         exchange = _exchange_of(request)

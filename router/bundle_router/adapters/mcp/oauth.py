@@ -239,18 +239,18 @@ class Provider(OAuthClientProvider):
 
     async def _show(self, url: str) -> None:
         if self._person is None:
-            raise OAuthFlowError("nobody is there to authorize it")
+            raise OAuthFlowError("there is no person here to authorize it")
         if not is_safe_to_show(url):
-            raise ServerFault("unauthorized", "its authorization address is not one to open")
+            raise ServerFault("unauthorized", "its authorization address is not safe to open")
         metadata = self.context.oauth_metadata
         if metadata is not None and "S256" not in (metadata.code_challenge_methods_supported or ()):
-            raise ServerFault("unauthorized", "its issuer does not say that it keeps codes to who asked (PKCE, S256)")
+            raise ServerFault("unauthorized", "its issuer does not announce PKCE with S256")
         self._shown = url
         await self._person.show(url)
 
     async def _answer(self) -> AuthorizationCodeResult:
         if self._person is None:
-            raise OAuthFlowError("nobody is there to authorize it")
+            raise OAuthFlowError("there is no person here to authorize it")
         code, state, iss = await self._person.answer()
         self._refuse_mix_up(iss)
         return AuthorizationCodeResult(code=code, state=state, iss=iss)
@@ -261,7 +261,7 @@ class Provider(OAuthClientProvider):
         metadata = self.context.oauth_metadata
         issuer = str(metadata.issuer) if metadata is not None else self._server.url or ""
         if iss is None and origin_of(self._shown) != origin_of(issuer):
-            why = "its page is another server's, and the answer does not name who gave it"
+            why = "its authorization page is another server's, and the answer does not name its issuer"
             raise ServerFault("unauthorized", f"the authorization failed ({why})")
 
 

@@ -211,7 +211,7 @@ class ResourceSubscriptions:
             await asyncio.wait((task, agreed), return_when=asyncio.FIRST_COMPLETED)
             if not agreed.done():
                 task.result()
-                raise ServerFault("closed", "it was ended before the server agreed")
+                raise ServerFault("closed", "the subscription ended before the server confirmed it")
 
             def end() -> None:
                 task.cancel()

@@ -119,10 +119,10 @@ class Receiver:
         try:
             fields = parse_qs(query, max_num_fields=32)
         except ValueError:
-            return "400 Bad Request", "This is not the answer that is waited for."
+            return "400 Bad Request", "This is not the expected answer."
         state = fields.get("state", [])
         if len(state) != 1 or not self._state or not secrets.compare_digest(state[0].encode(), self._state.encode()):
-            return "400 Bad Request", "This is not the answer that is waited for."
+            return "400 Bad Request", "This is not the expected answer."
         return self._resolve(fields)
 
     def _resolve(self, fields: dict[str, list[str]]) -> tuple[str, str]:

@@ -165,7 +165,7 @@ class RawSession(ClientSession):
             client = askable[0]
         question = request.model_dump(by_alias=True, mode="json", exclude_none=True)
         if client is None or client.ask is None or not can_give(client, question):
-            return types.ErrorData(code=types.INVALID_REQUEST, message="There is nobody here who could be asked.")
+            return types.ErrorData(code=types.INVALID_REQUEST, message="No client here can answer a request.")
         form: TypeAdapter[types.InputResponse] = TypeAdapter(types.InputResponse)
         return form.validate_python(await client.ask(question))
 
@@ -271,7 +271,7 @@ class RawSession(ClientSession):
                         if not isinstance(event, ResourceUpdated) or str(event.uri) == uri:
                             updated()
             except (SubscriptionLost, ListenNotSupportedError, TimeoutError) as lost:
-                raise MCPError(types.INTERNAL_ERROR, "the server does not tell of its resources' changes") from lost
+                raise MCPError(types.INTERNAL_ERROR, "the server does not announce changes of its resources") from lost
             return
         if uri not in CHANGED:
             await self.dispatcher.send_raw_request("resources/subscribe", {"uri": uri}, {})

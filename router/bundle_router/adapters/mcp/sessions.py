@@ -123,7 +123,7 @@ class McpSessions:
         try:
             return await self._thread.run(work)
         except ServerFault as fault:
-            raise ToolFailure(f"server {server!r} can't be heard: {fault.detail}", code=fault.kind) from fault
+            raise ToolFailure(f"server {server!r} failed: {fault.detail}", code=fault.kind) from fault
         except RpcError as error:
             raise ToolFailure(f"server {server!r} refused: {error.message[:MAX_MESSAGE]}", code="rpc_error") from error
 

@@ -66,7 +66,7 @@ class TokenFile:
         found = self._read_all()
         tokens = found.get("tokens")
         if not isinstance(tokens, dict):
-            return "it was not authorized" if not found.get("withdrawn") else "its authorization is no longer taken"
+            return "it was not authorized" if not found.get("withdrawn") else "its authorization is no longer accepted"
         until = found.get("until")
         over = isinstance(until, int | float) and until < now
         return "its authorization ran out" if over and not tokens.get("refresh_token") else ""

@@ -178,7 +178,7 @@ class PostgresRunLog:
                 pass
             if time.monotonic() >= deadline:
                 raise RunBusy(
-                    f"others kept moving {self.path} for {wait_s:g} s", advice="try again: nothing was written"
+                    f"others kept appending to {self.path} for {wait_s:g} s", advice="try again: nothing was written"
                 )
         while self._fetch():
             pass

@@ -88,7 +88,7 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
                 connection.execute(migration)
             except psycopg.errors.DuplicateTable as error:
                 raise StorageError(
-                    f"the database has a table of ours that is not ours: {error.diag.message_primary}",
+                    f"the database has another program's table of one of our names: {error.diag.message_primary}",
                     kind="io_error",
                     advice="give runs a schema of their own: …?options=-csearch_path%3Drouter",
                 ) from None

@@ -356,9 +356,9 @@ class RunFolder:
         """Return the error that names who holds the lock on a file."""
         pids = holders(fd)
         return RunBusy(
-            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not let go of it in time",
+            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not release it in time",
             pid=pids[0] if pids else 0,
-            advice="if that process is stopped let it go on, or end it: nothing of the run is lost by either",
+            advice="if that process is suspended, resume or end it: the run loses nothing by either",
         )
 
     def is_there(self) -> bool:

@@ -151,8 +151,8 @@ class RunChain:
                 raise self.corrupt(folder, str(error)) from error
             except StorageError as error:
                 if isinstance(error.__cause__, FileReplaced):
-                    advice = "find out which; `bundle-router runs verify` tells what is damaged. Use a new run id"
-                    message = f"can't read {self._folder.path}: {error.__cause__}: another program was at it"
+                    advice = "find out which; `bundle-router runs verify` names what is damaged. Use a new run id"
+                    message = f"can't read {self._folder.path}: {error.__cause__}, so another program changed it"
                     raise self._folder.refuse(StorageError(message, kind="io_error", advice=advice)) from error
                 if error.kind == "deleted":  # runs are created with all their files, so one is missing
                     raise self._folder.refuse(error) from None
@@ -245,7 +245,7 @@ class RunChain:
             self._storage.ftruncate(fd, segment.size)
         except OSError as second:
             error.message += f"; and it could not be cut back to the last record ({second.strerror})"
-            advice = "close the run and open it again: it goes on from what is on disk then, maybe with this record"
+            advice = "close the run and open it again: it continues from what is on disk then, maybe with this record"
             return self._folder.refuse(StorageError(error.message, kind=error.kind, advice=advice))
         return error
 
@@ -383,8 +383,8 @@ class GroupCommit:
     def _not_committed(self, segment: Segment, error: OSError) -> StorageError:
         where = f"{self._folder.path}/{segment.name}"
         trouble = from_os("commit", where, error)
-        why = f"the disk did not take it ({error.strerror}), and asking again would not be honest"
-        advice = "close the run and open it again: it goes on from what is on disk then, with or without this record"
+        why = f"the disk could not sync it ({error.strerror}), and a second sync may report success for lost data"
+        advice = "close the run and open it again: it continues from what is on disk then, with or without this record"
         first_advice = "check the disk" if trouble.kind == "io_error" else trouble.advice
         return failed("commit", where, trouble.kind, why, advice=f"{advice}. First: {first_advice}")
 

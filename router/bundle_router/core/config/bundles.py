@@ -158,7 +158,7 @@ class BundleResolver:
             self._report.add_about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")
         elif bundle.tools and "effects" not in entry.keys:
             hint = "add effects = [...] with what its tools can do: 'read', 'write', 'exec', 'network'"
-            self._report.add_about(entry, "effects", "is missing, and policies rest on it", hint)
+            self._report.add_about(entry, "effects", "is missing, and policies depend on it", hint)
         self._check_skill(entry)
         return flat
 

@@ -139,7 +139,7 @@ def check_prefixes(entries: Iterable[ServerEntry], report: Report) -> None:
     """Report a second server without a prefix: its tools' names would depend on what the first lists today."""
     bare = [entry for entry in entries if not entry.value.prefix]
     for entry in bare[1:]:
-        message = f"server {bare[0].name!r} has no prefix already, and names have to be told apart"
+        message = f"server {bare[0].name!r} has no prefix already, and names have to be unique"
         report.add_about(entry, "prefix", message, "remove it here")
 
 
@@ -211,7 +211,7 @@ def _check_values(entry: ServerEntry, key: str, pairs: Sequence[tuple[str, str]]
 def _check_auth(entry: ServerEntry, report: Report) -> None:
     server = entry.value
     if server.auth is not None and any(name.lower() == "authorization" for name, _ in server.headers):
-        message = "stands beside a header 'Authorization': a request carries one credential"
+        message = "can't be used with a header 'Authorization': a request carries one credential"
         report.add_about(entry, "auth", message, "remove one of them")
     if server.client_id is None:
         return

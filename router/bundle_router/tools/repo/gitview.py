@@ -196,7 +196,7 @@ def _check_objects(root: Root, common: str) -> None:
     """Refuse borrowed objects, and links (or, by the setting, hard links) in the object store."""
     for name in ("alternates", "http-alternates"):
         if root.entry(f"{common}/objects/info/{name}") is not None:
-            raise _refused_failure(f"it borrows objects from elsewhere (objects/info/{name})")
+            raise _refused_failure(f"it borrows objects of another repository (objects/info/{name})")
     for folder in root.scandir(f"{common}/objects", limit=1000):
         if folder.kind == "symlink":
             raise _refused_failure(f"objects/{folder.name} is a symlink")

@@ -153,7 +153,7 @@ def _without_duplicates(bounded: Sequence[Mapping[str, Any]]) -> list[tuple[Mapp
         name = raw["name"]
         fault: Fault | None = None
         if name in differing:
-            fault = ("duplicate", "listed more than once with different contents: none of them can be meant")
+            fault = ("duplicate", "listed more than once with different contents: the name is ambiguous")
         elif name in seen:
             fault = ("duplicate", "listed more than once with the same contents: one was kept")
         seen.add(name)
