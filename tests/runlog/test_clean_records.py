@@ -40,7 +40,7 @@ PLAIN: dict[str, Any] = {
     "spent": {"calls": 3, "result_bytes": 14, "elapsed_ms": 1.5, "repeats": 0},
 }
 """As most records of calls are: texts, numbers, and objects that the router made."""
-TEXTS = [PLAIN["arguments"], PLAIN["call_id"], PLAIN["key"], PLAIN["result"]]
+TEXTS = [PLAIN["arguments"], "r", PLAIN["key"], PLAIN["result"]]  # of an id of ours, the run's id
 
 
 class Witness:

@@ -29,8 +29,8 @@ _HELP: Final = {
     "reason": "why a step was degraded", "missing": "name that was asked for: no tool's, or not shown",
     "outcome": "of a call",
 }  # fmt: skip
-_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(m|h|d|w)")
-_AGO_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
+AGE_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DESCENDING: Final = "-"
 
 
@@ -75,8 +75,8 @@ def query_of(arguments: argparse.Namespace) -> RunQuery:
 def _time(text: str | None) -> str:
     if text is None:
         return ""
-    if (ago := _AGO.fullmatch(text)) is not None:
-        found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _AGO_S[ago[2]])
+    if (ago := AGE.fullmatch(text)) is not None:
+        found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
     else:
         try:
             found = datetime.fromisoformat(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import heading, print_json, say, say_json, say_whole
-from bundle_router.cli.run_lists import add_facets, has_index, index_of, list_runs, show_hits, show_stats
+from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index_of, list_runs, show_hits, show_stats
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
 from bundle_router.core.tools.shaping import visible
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from bundle_router.adapters.index import IndexBuild
 
 
-_AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
-_AGE_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -316,14 +314,12 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = _AGE.fullmatch(text)
-    if found is None:
+    if (found := AGE.fullmatch(text)) is None:
         raise RequestError(f"{text!r} is not an age", advice="write e.g. 90m, 12h, 30d or 4w")
-    return float(found[1]) * _AGE_S[found[2]]
+    return float(found[1]) * AGE_S[found[2]]
 
 
 def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    if (found := _SIZE.fullmatch(text)) is None:
         raise RequestError(f"{text!r} is not a size", advice="write e.g. 50KB, 500MB or 1.5GiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** ("kmgt".find(found[2].lower() or " ") + 1))

@@ -21,7 +21,7 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Decision, Facts, RecentStep, Reply, Step
+from bundle_router.core.models import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
 from bundle_router.core.models.canonical import EncodedObject
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest, step_json
@@ -213,7 +213,8 @@ def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: 
         return decision
     after, later = found[1].after, last - found[0]
     if later:
-        after = Activation(tuple(replace(entry, used=entry.used + later) for entry in after.entries))
+        moved = (Entry(e.id, e.origin, e.used + later, e.inherited, e.place, e.tools) for e in after.entries)
+        after = Activation(tuple(moved))
     return replace(found[1], before=activation, after=after)
 
 

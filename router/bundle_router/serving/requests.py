@@ -27,7 +27,6 @@ BUSY: Final = Refusal(
 )
 CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RETRY, "ask again once it is up")
 
-
 CROWD: Final = 64
 """Number of concurrent requests after which unused memory is returned to the system."""
 SETTLED_S: Final = 6.0

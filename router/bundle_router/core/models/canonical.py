@@ -33,7 +33,7 @@ class EncodedObject(dict[str, Any]):
 
     def __init__(self, value: Mapping[str, Any], text: str | None = None) -> None:
         super().__init__(value)
-        self.text = encode_object(value) if text is None else text
+        self.text = encode(value) if text is None else text
 
 
 class EncodedRows(list[Any]):
@@ -53,14 +53,7 @@ def text_of(value: Any) -> str:
 
 def encode_object(value: Mapping[str, Any]) -> str:
     """Return what `encode` does for an object; the text of encoded values in it is used unchanged."""
-    return "{" + ",".join(encode_members(value)[0]) + "}"
-
-
-def encode_members(value: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the texts of an object's members, in order, and those among them whose value was encoded before (one
-    text each; the members between them share one)."""
     parts: list[str] = []
-    kept: list[str] = []
     others: dict[str, Any] = {}
     for name in sorted(value):
         item = value[name]
@@ -68,13 +61,12 @@ def encode_members(value: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             if others:
                 parts.append(encode(others)[1:-1])
                 others = {}
-            kept.append(f"{encode_basestring_ascii(name)}:{item.text}")
-            parts.append(kept[-1])
+            parts.append(f"{encode_basestring_ascii(name)}:{item.text}")
         else:
             others[name] = item
     if others:
         parts.append(encode(others)[1:-1])
-    return parts, kept
+    return "{" + ",".join(parts) + "}"
 
 
 def digest(data: str | bytes) -> str:

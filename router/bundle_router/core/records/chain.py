@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
-from bundle_router.core.models.canonical import digest, encode_members
+from bundle_router.core.models.canonical import digest, encode_object, text_of
 from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
@@ -39,11 +39,14 @@ _LINK_BYTES: Final = 256
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
 _NUMBERS: Final = (int, float, bool)
-OWN_OBJECTS: Final = ("shaped", "spent")
+OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
 """Objects of records that hold counts and the router's own words."""
 _OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
-_OWN_FIELD: Final = re.compile(rf'"(?:{"|".join(OWN_FIELDS)})":"(?:{_OWN_VALUE.pattern})"')
+_OWN_IDS: Final = ("call_id", "decision_id")
+_PLACE: Final = re.compile(r"\.[0-9a-f]{8}\.\d+\Z")
+"""The end of such an id. The rest is the run's id."""
+_COUNT: Final = re.compile(r'"(?:place|used)":\d+')
 _SUFFIX_BYTES: Final = len(',"hash":"sha256:') + 64 + len('"}')
 
 Read = Callable[[int, int], bytes]
@@ -166,17 +169,11 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     value. Digests and times that the router itself made are not checked (`_OWN_VALUE`). Raises as `seal` does."""
     if not record or "seq" in record or "prev" in record or "hash" in record:
         raise ValueError("a record has at least one field, and none called seq, prev or hash: the log adds those")
-    parts, kept = encode_members(record)
-    text = "{" + ",".join(parts) + "}"
+    text = encode_object(record)
     if redactor is None:
         return text
-    texts = [] if kept else _texts_of(record)
-    if texts:
-        is_clean = redactor.redact_many(texts) is texts
-    else:
-        rest = _OWN_FIELD.sub('""', ",".join(part for part in parts if part not in kept))
-        is_clean = redactor.are_clean([rest, *kept])
-    if is_clean:
+    texts, encoded = _texts_of(record)
+    if redactor.are_clean(texts + encoded) if encoded else redactor.redact_many(texts) is texts:
         return text
     rest_of = {
         name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
@@ -184,17 +181,20 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     return text if redactor.redact_value(rest_of) is rest_of else encode_record(redactor.redact_value(record))
 
 
-def _texts_of(record: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a record that holds only texts, numbers and the router's own values, unescaped: a quote that
-    JSON escapes would have all of them checked one by one. Empty for another record."""
+def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return a record's texts (unescaped: a quote that JSON escapes would have all of them checked one by one) and the
+    JSON of its other values, without the router's own: what is left recurs, and what recurs is checked once."""
     texts: list[str] = []
+    encoded: list[str] = []
     for name, value in record.items():
         if type(value) is str:
-            if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(value):
+            if name in _OWN_IDS:
+                texts.append(_PLACE.sub("", value))
+            elif name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(value):
                 texts.append(value)
         elif value and type(value) not in _NUMBERS and name not in OWN_OBJECTS:
-            return []
-    return texts
+            encoded.append(_COUNT.sub("", text_of(value)) if name == "activation" else text_of(value))
+    return texts, encoded
 
 
 def with_opening(text: str, opening: str) -> str:

@@ -282,7 +282,8 @@ def _no_run(run_id: str) -> Refusal:
 def _body(request: Request, model: type[Body]) -> Body:
     if not is_json(request.scope["headers"]):
         raise RefusedRequest(UNSUPPORTED)
-    _query(request, EmptyQuery)
+    if request.scope["query_string"]:
+        _query(request, EmptyQuery)
     try:
         return model.model_validate_json(request.scope["body"])
     except ValidationError as wrong:
