@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 from bundle_router.adapters.mcp.processes import MARK
 from bundle_router.core.catalog import Server
+
+from tests.ports import free_port
 
 FOLDER = os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "")
 INSTALLED = pytest.mark.skipif(not FOLDER, reason="BUNDLE_ROUTER_TEST_SERVERS names no folder with installed servers")
@@ -65,9 +66,7 @@ def browser(scratch: Path) -> Server:
 def everything_on_a_port(transport: str, home: Path) -> Iterator[str]:
     """The everything server in a process of its own; gives its address once it listens."""
     program, script = node("@modelcontextprotocol/server-everything/dist/index.js")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {"PATH": os.environ["PATH"], "PORT": str(port), "HOME": str(home)}
     command = [program, script, transport]
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

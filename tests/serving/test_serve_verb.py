@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from bundle_router.serving.keys import run_tag
 
 from tests.command_line import ROOT, run
 from tests.command_line import begin as start
+from tests.ports import free_port
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -274,8 +274,7 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
 ) -> None:
     from tests.mcp.conftest import FAULTS
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    port = free_port()
     write_config(tmp_path / "config", {"url": f"http://127.0.0.1:{port}/mcp", "trust": "trusted", "ttl_s": 1})
     places = ("--config", str(tmp_path / "config"), "--workspace", str(tmp_path), "--development", "--unpinned")
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--json", "--follow")
