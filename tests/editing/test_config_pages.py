@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from html import unescape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,8 @@ from bundle_router.wiring.pin_approval import PinApproval
 from bundle_router.wiring.run_reader import open_reader
 
 from tests.command_line import ROOT
+from tests.pages.browsing import BrowserThread, browsed, missing
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-IN_A_BROWSER = pytest.mark.skipif(
-    find_spec("playwright") is None or not CHROMIUM, reason="needs playwright and chromium"
-)
 WIDER = ('allow = ["bundle:repo.readonly", "bundle:docs.fetch"]\neffects = ["read", "network"]\n\n# Only',
          'allow = ["bundle:repo.readonly", "bundle:docs.fetch", "bundle:workspace.exec"]\n\n# Only')  # fmt: skip
 NARROWER = ('name = "reviewers read"', 'name = "reviewers read"\ndeny = ["bundle:docs.fetch"]')
@@ -290,48 +286,53 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         assert "nothing to approve" in site.post("/servers/mail/pins", token).text
 
 
-@IN_A_BROWSER
-def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site) -> None:
-    """In both colour schemes and at phone width: no script but ours, no error in the console, no sideways scroll."""
-    from playwright.sync_api import sync_playwright
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserThread]:
+    if why := missing():
+        pytest.skip(why)
+    found = BrowserThread()
+    yield found
+    found.close()
 
+
+@browsed
+def test_an_editor_types_sees_acknowledges_and_saves_in_a_browser(site: Site, browser: BrowserThread) -> None:
+    """In both colour schemes and at phone width: no script but ours, no error in the console, no sideways scroll."""
     before = site.text()
     hostile = f"{before}\n# {HOSTILE}\n"
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        for options in ({}, {"color_scheme": "dark", "viewport": {"width": 360, "height": 800}}):
-            (site.config / "policy.toml").write_text(hostile, encoding="utf-8")
-            page: Any = chromium.new_context(**options).new_page()  # type: ignore[arg-type]  # a table of options
-            errors: list[str] = []
-            page.on("console", lambda message, kept=errors: kept.append(message.text))
-            page.on("pageerror", lambda error, kept=errors: kept.append(str(error)))
-            page.goto(f"{site.url}/config?file=policy.toml")
-            page.wait_for_selector(".cm-content")
-            assert page.input_value("#text") == hostile
-            type_into_the_editor(page, hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
-            page.wait_for_selector("#problem-list >> text=unknown bundle 'docs.fetc'")
-            page.keyboard.press("Control+Home")
-            assert page.inner_text(".cm-lintRange-error") == '"bundle:docs.fetc"'
-            page.hover(".cm-lintRange-error")
-            page.wait_for_selector(".cm-tooltip-lint >> text=did you mean 'docs.fetch'?")
-            type_into_the_editor(page, hostile.replace(*WIDER))
-            page.wait_for_selector("#problem-list >> text=no problem in the config")
-            assert page.locator(".cm-lintRange-error").count() == 0
-            assert page.input_value("#text") == hostile.replace(*WIDER)
-            page.click("text=What would it change?")
-            page.wait_for_selector("text=Newly allowed")
-            assert page.title() == "Config · Bundle Router"
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, f"{wide} pixels too wide"
-            page.check("input[name=acknowledged]")
-            page.fill("input[name=reason]", "they run the tests")
-            page.click("text=Save policy.toml")
-            page.wait_for_selector("text=Saved.")
-            assert site.text() == hostile.replace(*WIDER)
-            page.goto(f"{site.url}/config/changes")
-            assert page.locator("text=they run the tests").count() >= 1
-            assert errors == []
-        chromium.close()
+    for options in ({}, {"color_scheme": "dark", "viewport": {"width": 360, "height": 800}}):
+        (site.config / "policy.toml").write_text(hostile, encoding="utf-8")
+        page: Any = browser.browser.new_context(**options).new_page()
+        page.set_default_timeout(300_000)
+        errors: list[str] = []
+        page.on("console", lambda message, kept=errors: kept.append(message.text))
+        page.on("pageerror", lambda error, kept=errors: kept.append(str(error)))
+        page.goto(f"{site.url}/config?file=policy.toml")
+        page.wait_for_selector(".cm-content")
+        assert page.input_value("#text") == hostile
+        type_into_the_editor(page, hostile.replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
+        page.wait_for_selector("#problem-list >> text=unknown bundle 'docs.fetc'")
+        page.keyboard.press("Control+Home")
+        assert page.inner_text(".cm-lintRange-error") == '"bundle:docs.fetc"'
+        page.hover(".cm-lintRange-error")
+        page.wait_for_selector(".cm-tooltip-lint >> text=did you mean 'docs.fetch'?")
+        type_into_the_editor(page, hostile.replace(*WIDER))
+        page.wait_for_selector("#problem-list >> text=no problem in the config")
+        assert page.locator(".cm-lintRange-error").count() == 0
+        assert page.input_value("#text") == hostile.replace(*WIDER)
+        page.click("text=What would it change?")
+        page.wait_for_selector("text=Newly allowed")
+        assert page.title() == "Config · Bundle Router"
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{wide} pixels too wide"
+        page.check("input[name=acknowledged]")
+        page.fill("input[name=reason]", "they run the tests")
+        page.click("text=Save policy.toml")
+        page.wait_for_selector("text=Saved.")
+        assert site.text() == hostile.replace(*WIDER)
+        page.goto(f"{site.url}/config/changes")
+        assert page.locator("text=they run the tests").count() >= 1
+        assert errors == []
 
 
 def type_into_the_editor(page: Any, text: str) -> None:
@@ -349,52 +350,46 @@ def type_into_the_editor(page: Any, text: str) -> None:
     page.keyboard.type(text[-1])
 
 
-@IN_A_BROWSER
-def test_the_editor_completes_and_explains_by_the_schema_under_the_same_policy(site: Site) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page: Any = chromium.new_page()
-        errors: list[str] = []
-        page.on("console", lambda message: errors.append(message.text))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        answer = page.goto(f"{site.url}/config?file=bundles.toml")
-        assert "unsafe" not in answer.headers["content-security-policy"]
-        page.wait_for_selector(".cm-content")
-        for text, offered, said in (
-            ('[bundles."a.b"]\neff', "effects", "What its tools can do"),
-            ('[bundles."a.b"]\nmode = "d', "deferred", ""),
-            ('[bundles."a.b"]\nmax_tok', "max_tokens", "Tokens of definitions"),
-        ):
-            type_into_the_editor(page, text)
-            page.keyboard.press("Control+Space")
-            page.wait_for_selector(f".cm-tooltip-autocomplete >> text={offered}")
-            if said:
-                page.wait_for_selector(f".cm-completionInfo >> text={said}")
-            page.keyboard.press("Escape")
-        page.hover(".cm-line >> text=max_tok")  # no key yet: nothing to explain
-        type_into_the_editor(page, '[bundles."a.b"]\nmode = "direct"')
-        page.hover(".cm-line >> text=mode")
-        page.wait_for_selector(".cm-about")
-        assert page.locator("style").count() == 0  # those of a shadow root are found, too
-        assert errors == []
-        chromium.close()
+@browsed
+def test_the_editor_completes_and_explains_by_the_schema_under_the_same_policy(
+    site: Site, browser: BrowserThread
+) -> None:
+    page: Any = browser.browser.new_context().new_page()
+    page.set_default_timeout(300_000)
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    answer = page.goto(f"{site.url}/config?file=bundles.toml")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    page.wait_for_selector(".cm-content")
+    for text, offered, said in (
+        ('[bundles."a.b"]\neff', "effects", "What its tools can do"),
+        ('[bundles."a.b"]\nmode = "d', "deferred", ""),
+        ('[bundles."a.b"]\nmax_tok', "max_tokens", "Tokens of definitions"),
+    ):
+        type_into_the_editor(page, text)
+        page.keyboard.press("Control+Space")
+        page.wait_for_selector(f".cm-tooltip-autocomplete >> text={offered}")
+        if said:
+            page.wait_for_selector(f".cm-completionInfo >> text={said}")
+        page.keyboard.press("Escape")
+    page.hover(".cm-line >> text=max_tok")  # no key yet: nothing to explain
+    type_into_the_editor(page, '[bundles."a.b"]\nmode = "direct"')
+    page.hover(".cm-line >> text=mode")
+    page.wait_for_selector(".cm-about")
+    assert page.locator("style").count() == 0  # those of a shadow root are found, too
+    assert errors == []
 
 
-@IN_A_BROWSER
-def test_without_javascript_the_form_is_all_there_is_and_enough(site: Site) -> None:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page: Any = chromium.new_context(java_script_enabled=False).new_page()
-        page.goto(f"{site.url}/config?file=policy.toml")
-        page.fill("#text", site.text().replace(*NARROWER))
-        page.click("text=What would it change?")
-        page.click("text=Save policy.toml")
-        assert "Saved." in page.content()
-        chromium.close()
+@browsed
+def test_without_javascript_the_form_is_all_there_is_and_enough(site: Site, browser: BrowserThread) -> None:
+    page: Any = browser.browser.new_context(java_script_enabled=False).new_page()
+    page.set_default_timeout(300_000)
+    page.goto(f"{site.url}/config?file=policy.toml")
+    page.fill("#text", site.text().replace(*NARROWER))
+    page.click("text=What would it change?")
+    page.click("text=Save policy.toml")
+    assert "Saved." in page.content()
     assert NARROWER[1] in site.text()
 
 
