@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
@@ -95,6 +96,16 @@ def freeze() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _patient_discovery() -> Iterator[None]:
+    """Five seconds may be too short for a first list on a busy machine."""
+    from bundle_router.engine.upstreams import Servers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Servers.discover, "__defaults__", (60.0,))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Search indexes that tests leave behind are no user's: they are shared by the tests of one process."""
     with pytest.MonkeyPatch.context() as patch:
@@ -121,6 +132,15 @@ class Leap:
         for loop in list(self.loops):
             with suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(int)
+
+    def after(self, event: threading.Event) -> None:
+        """Leap once the event is set, such as a server's that has been asked."""
+
+        def leap() -> None:
+            if event.wait(300):
+                self()
+
+        threading.Thread(target=leap, daemon=True).start()
 
     async def until(self, *calls: asyncio.Future[Any]) -> None:
         """Goes on until they are done: they may not wait for their deadline yet."""

@@ -29,6 +29,8 @@ from bundle_router.tools.docs.deadline import Deadline
 from bundle_router.tools.docs.network import MAX_LOOKUPS, Network, SystemConnector, SystemResolver
 from bundle_router.tools.docs.transfer import MAX_HEADERS, USER_AGENT
 
+from tests.ports import free_port
+
 PUBLIC = "93.184.215.14"
 PUBLIC_6 = "2606:2800:21f:cb07:6820:80da:af6b:8b2c"
 HOST, OTHER = "docs.example.org", "other.example.org"
@@ -84,7 +86,7 @@ class Site:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(10)
+        connection.settimeout(300)
         # The client hangs up whenever it has seen enough: that is what most tests here are about.
         with connection, suppress(OSError), self._server_tls.wrap_socket(connection, server_side=True) as tls:
             request = b""
@@ -564,7 +566,7 @@ def test_a_caller_that_goes_away_ends_the_wait(rig: Rig) -> None:
 
     def respond(tls: ssl.SSLSocket, stop: threading.Event) -> None:
         gone.set()
-        select.select([tls], [], [], 10)
+        select.select([tls], [], [], 300)
 
     assert rig.code(rig.page("/", respond), cancelled=gone.is_set) == "cancelled"
 
@@ -583,7 +585,7 @@ def test_a_look_up_that_hangs_is_left_at_the_deadline_and_hanging_ones_are_count
                 resolver.resolve(HOST, Deadline(0.01))
             assert caught.value.code == "timeout"
         with pytest.raises(ToolFailure) as caught:
-            resolver.resolve(HOST, Deadline(5))
+            resolver.resolve(HOST, Deadline(60))
         assert caught.value.code == "dns_failed"
     finally:
         release.set()
@@ -594,7 +596,7 @@ def test_a_look_up_that_hangs_is_left_at_the_deadline_and_hanging_ones_are_count
 
 def test_the_system_resolver_answers_and_a_loopback_answer_is_refused_without_a_connect(rig: Rig) -> None:
     assert "127.0.0.1" in SystemResolver(lambda *_, **__: socket.getaddrinfo("127.0.0.1", 443)).resolve(
-        HOST, Deadline(5)
+        HOST, Deadline(60)
     )
     real = SystemResolver(lambda *_, **more: socket.getaddrinfo("127.0.0.1", 443, **more))
     fetch, _ = tools_over(Network(real, rig.connector))
@@ -606,7 +608,7 @@ def test_the_system_resolver_answers_and_a_loopback_answer_is_refused_without_a_
 def test_a_name_that_does_not_exist_or_no_network_at_all_is_said_plainly() -> None:
     fetch, _ = tools_over()
     with pytest.raises(ToolFailure) as caught:
-        fetch.run(FetchArguments(url="https://docs.invalid/"), _context(hosts=["docs.invalid"], timeout_s=10))
+        fetch.run(FetchArguments(url="https://docs.invalid/"), _context(hosts=["docs.invalid"], timeout_s=60))
     assert caught.value.code in ("dns_failed", "timeout")
     assert "docs.invalid" in caught.value.message
 
@@ -617,12 +619,14 @@ def test_the_system_connector_goes_to_the_address_it_is_given_and_checks_names()
     assert connector.tls.verify_mode is ssl.CERT_REQUIRED
     assert connector.tls.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert connector.tls.keylog_filename is None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with connector.connect("127.0.0.1", port, 5) as connection:
-            assert connection.getpeername() == ("127.0.0.1", port)
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        connector.connect("127.0.0.1", port, 60) as connection,
+    ):
+        assert connection.getpeername() == ("127.0.0.1", port)
     with pytest.raises(OSError):
-        connector.connect("127.0.0.1", port, 5)
+        connector.connect("127.0.0.1", port, 60)
 
 
 def test_no_file_descriptor_is_left_behind_by_failures(rig: Rig) -> None:

@@ -25,7 +25,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
 def call(name: str, workspace: Path, *, max_bytes: int = 1 << 20, **arguments: Any) -> ToolOutput:
-    context = ToolContext(str(workspace), LocalSettings(), timeout_s=20, max_bytes=max_bytes)
+    context = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=max_bytes)
     output: ToolOutput = TOOL[name].run(TOOL[name].arguments(**arguments), context)
     return output
 
@@ -259,7 +259,7 @@ def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name
     assert caught.value.code == "credentials"
     if name == "hard-link":
         return  # searching does not open what it finds again; a program can't make such a link (the .git is read-only)
-    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=20, max_bytes=1 << 20)
+    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1 << 20)
     for engine in (None, scanning.search):
         found = ripgrep(Ripgrep(pattern="hunter2"), context, engine=engine)
         assert "hunter2@" not in texts(found)[0]

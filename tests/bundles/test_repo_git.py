@@ -669,7 +669,7 @@ def test_a_confined_child_reads_nothing_outside_and_starts_nothing(tmp_path: Pat
     binary = find_binary("git", outside=str(tmp_path))
     assert binary is not None
     mark = tmp_path / "mark"
-    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=20, max_bytes=1000)
+    context = ToolContext(str(tmp_path), LocalSettings(), timeout_s=60, max_bytes=1000)
     env = {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
     for arguments in (
         ("-c", f"alias.x=!touch {mark}", "x"),

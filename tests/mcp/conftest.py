@@ -20,7 +20,6 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.models import Text
 from bundle_router.core.tools.pins.reviewed import approve
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, RawResult
-from bundle_router.engine.upstreams import Servers
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
 from tests.mcp.own_processes import forget, own_processes
@@ -189,12 +188,6 @@ class Bench:
         """How many are open in this process; 0 where that is not known."""
         folder = Path("/proc/self/fd")
         return sum(1 for _ in folder.iterdir()) if folder.exists() else 0
-
-
-@pytest.fixture(autouse=True)
-def _patient_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five seconds may be too short for a first list on a busy machine."""
-    monkeypatch.setattr(Servers.discover, "__defaults__", (60.0,))
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,8 @@ class Faults:
             result["tools"] += [tool(name) for name in str(self.options["also"]).split(",")]
         if self.options.get("reverse"):
             result["tools"] = result["tools"][::-1]
-        time.sleep(self.options.get("list_delay", 0))
+        if gate := self.gates.get("list"):
+            gate.wait(60)
         if self.options.get("bad_tools"):
             result["tools"] = [
                 {"name": "broken", "inputSchema": "no"},

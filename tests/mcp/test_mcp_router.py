@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -305,7 +306,7 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
         project.http(server.url, timeout_s=1)
         project.pin()
         if trouble == "hangs":
-            server.faults.options["list_delay"] = 3
+            server.faults.gates["list"] = threading.Event()
         else:
             server.statuses["tools/list"] = 503
         with project.open() as router:
@@ -315,7 +316,10 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
             assert "server 's': it gave no list of its tools" in result.text
             assert left_out(router, project.step())["faults"] == "server_unavailable"
             server.statuses.clear()
-            server.faults.options.clear()
+            for gate in server.faults.gates.values():
+                gate.set()
+            while "faults" in left_out(router, project.step()):
+                pass
 
 
 @pytest.mark.parametrize("trouble", ["slow", "no tools", "no tool of a bundle"])
@@ -327,7 +331,7 @@ def test_an_unpinned_server_of_which_nothing_can_be_shown_is_unavailable_and_say
         project.http(server.url, tools=f'tools = ["{glob}"]')
         if trouble == "slow":
             monkeypatch.setattr(Servers.discover, "__defaults__", (0.2,))  # not the minute of conftest.py
-            server.faults.options["list_delay"] = 3
+            server.faults.gates["list"] = threading.Event()
         if trouble == "no tools":
             monkeypatch.setattr(server.faults, "_list", lambda _cursor: {"tools": []})
         with project.open(development="unpinned") as router:

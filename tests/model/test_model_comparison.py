@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     monkeypatch.setenv("CANARY_KEY", SECRET)
 
     def made(server: ScriptedServer, **model: Any) -> Path:
-        lines = {"base_url": server.base_url, "deadline_s": 20.0, "key_env": "CANARY_KEY", **model}
+        lines = {"base_url": server.base_url, "deadline_s": 60.0, "key_env": "CANARY_KEY", **model}
         (tmp_path / "config").mkdir(exist_ok=True)
         text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
         (tmp_path / "config" / "router.toml").write_text(f"[model]\n{text}")

@@ -36,7 +36,7 @@ needs_model = pytest.mark.skipif(
 
 def config(folder: Path, url: str, **model: Any) -> Path:
     """A config with one model at `url`, whose key is in CANARY_KEY, and no route."""
-    settings = {"names": ["openai/scripted"], "base_url": url, "key_env": "CANARY_KEY", "deadline_s": 20.0, **model}
+    settings = {"names": ["openai/scripted"], "base_url": url, "key_env": "CANARY_KEY", "deadline_s": 60.0, **model}
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (folder / "router.toml").write_text(
         f'[fallback]\norder = ["model", "default"]\ndefault = ["repo.readonly"]\n[model]\n{lines}'
@@ -103,7 +103,7 @@ def test_a_model_that_fails_gives_the_declared_set_marked_degraded(
     folder: Path, tmp_path: Path, act: Act, failure: str
 ) -> None:
     runs = tmp_path / "runs"
-    deadline = 0.5 if failure == "timeout" else 20.0
+    deadline = 0.5 if failure == "timeout" else 60.0
     with (
         ScriptedServer([act]) as server,
         Router.open(config(folder, server.base_url, deadline_s=deadline), runs=runs, workspace=tmp_path) as router,

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from bundle_router.adapters.llm.wire import MAX_ERROR_BYTES, Allowance, allowance, open_session
@@ -230,16 +231,13 @@ def test_nothing_fits_is_an_answer(opened: Opened, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("act", [hang(), drip(), slow_headers()], ids=["hang", "drip", "slow headers"])
-def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: Ask, act: Act) -> None:
+def test_the_deadline_holds_and_the_connection_is_closed(opened: Opened, ask: Ask, act: Act, leap: Any) -> None:
     with ScriptedServer([act]) as server:
-        selector = opened(server.base_url, deadline_s=0.4)
-        started = time.monotonic()
-        reply = ask(selector)
-        elapsed = time.monotonic() - started
-        assert reply.failure == "timeout"
+        selector = opened(server.base_url, deadline_s=59.0)
+        leap.after(server.asked)
+        assert ask(selector).failure == "timeout"
         assert server.gone.wait(300), "the client still holds the connection"
         assert len(server.requests) == 1
-    print(f"deadline 0.4 s: {elapsed:.3f} s")
 
 
 def test_a_huge_answer_is_cut_off(opened: Opened, ask: Ask) -> None:
@@ -334,7 +332,7 @@ def test_fifty_same_questions_are_one_call_and_one_may_leave(opened: Opened, ask
 
         async def ask_all() -> list[Reply | BaseException]:
             tasks = [asyncio.create_task(selector.select(question(run_id=f"r-{i}"), ())) for i in range(50)]
-            assert await asyncio.to_thread(server.asked.wait, 10)
+            assert await asyncio.to_thread(server.asked.wait, 300)
             tasks[0].cancel()
             tasks[7].cancel()
             await asyncio.sleep(0)
@@ -354,7 +352,7 @@ def test_when_all_have_left_the_call_is_given_up(opened: Opened, ask: Ask, quest
 
         async def ask_and_leave() -> None:
             tasks = [asyncio.create_task(selector.select(question(), ())) for _ in range(3)]
-            assert await asyncio.to_thread(server.asked.wait, 10)
+            assert await asyncio.to_thread(server.asked.wait, 300)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -58,7 +58,7 @@ class BrowserThread:
 
         driver = sync_playwright().start()
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        return driver.chromium.launch(executable_path=CHROMIUM, args=arguments), driver
+        return driver.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=300_000), driver
 
     def run(self, work: Callable[[], T]) -> T:
         """Do something in the browser's thread."""

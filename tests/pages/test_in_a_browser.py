@@ -35,7 +35,7 @@ def new_page(browser: BrowserThread) -> Iterator[Callable[..., Any]]:
         context = browser.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(300_000)
         page.troubles = []
         page.on("console", lambda message: page.troubles.append(message.text))
         page.on("pageerror", lambda error: page.troubles.append(str(error)))

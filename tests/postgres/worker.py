@@ -17,7 +17,7 @@ def work(url: str, run_id: str, first: int, count: int) -> None:
     store = PostgresRunStore(url, clock=SystemClock(), wait_s=2.0)
     log = None
     for number in range(first, first + count):
-        for _ in range(200):
+        for _ in range(3_000):
             try:
                 if log is None:
                     log = store.open(run_id)

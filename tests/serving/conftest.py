@@ -195,7 +195,7 @@ async def client(
     headers = {"authorization": f"Bearer {token or endpoint.key}"}
     url = endpoint.url(run_id, decision) if decision else endpoint.url(run_id)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30), verify=certificates()) as http,
+        httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(300), verify=certificates()) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode, **more) as connected,
     ):
         yield connected
@@ -207,7 +207,7 @@ def http(endpoint: Any, token: str | None = None) -> Any:
 
     token = endpoint.key if token is None else token
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    timeout = httpx2.Timeout(30)
+    timeout = httpx2.Timeout(300)
     return httpx2.AsyncClient(base_url=endpoint.base, headers=headers, timeout=timeout, verify=certificates())
 
 

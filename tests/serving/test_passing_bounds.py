@@ -113,14 +113,18 @@ def test_a_prompt_that_takes_another_servers_name_is_not_listed(site: Any, tmp_p
     relayed(tmp_path, work, every=Entry(prefix=True), plain=Entry(answers={"prompts_list": listed}))
 
 
-def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_pages(site: Any, tmp_path: Path) -> None:
+def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_pages(
+    site: Any, tmp_path: Path, leap: Any
+) -> None:
     pages: list[str] = []
     done = threading.Event()
 
     def page(_params: dict[str, Any]) -> dict[str, Any]:
         pages.append("")
         if len(pages) > 1:
-            done.wait(2)  # of the seconds that a call may take, so that no page alone goes over them
+            leap()  # by a minute, so that no page alone takes longer than a call may
+        if len(pages) > 2:
+            done.wait(300)
         return {"resources": [{"uri": f"plain://{len(pages)}", "name": "n"}], "nextCursor": str(len(pages))}
 
     async def work(relay: Relay) -> None:
@@ -131,7 +135,7 @@ def test_a_server_that_never_ends_its_list_has_the_time_of_one_call_for_all_page
         done.set()
 
     endless = Entry(prefix=True, answers={"resources_list": page})
-    relayed(tmp_path, work, limits="call_timeout_s = 8", plain=endless)
+    relayed(tmp_path, work, limits="call_timeout_s = 100", plain=endless)
 
 
 def test_what_is_no_json_number_is_null_in_what_is_passed_on(site: Any, tmp_path: Path) -> None:

@@ -225,14 +225,17 @@ def test_beyond_so_many_requests_one_is_told_when_to_come_back(site: Any) -> Non
     site.serve_all(work, "[service]\nmax_requests = 1\n")
 
 
-def test_a_request_that_takes_too_long_is_ended(site: Any) -> None:
+def test_a_request_that_takes_too_long_is_ended(site: Any, leap: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
-            late = await http.post("/v1/runs/r/call", json={"name": "kit.wait"})
+            asked = asyncio.create_task(http.post("/v1/runs/r/call", json={"name": "kit.wait"}))
+            await asyncio.to_thread(site.kit.arrived.acquire)
+            leap()
+            late = await asked
             assert (late.status_code, late.json()["code"]) == (504, "timed_out")
             assert site.records()[-1]["outcome"] == "cancelled"
 
-    site.serve_all(work, "[service]\nrequest_s = 0.2\n")
+    site.serve_all(work, "[service]\nrequest_s = 59\n")
 
 
 def test_a_call_under_way_when_the_service_stops_is_recorded(site: Any) -> None:

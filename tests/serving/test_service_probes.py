@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from typing import Any
@@ -90,7 +91,11 @@ class Collector(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def collector() -> Iterator[Any]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    exporters = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    # Two seconds may be too short for one that has to be there.
+    patient = partial(exporters.OTLPSpanExporter, timeout=300)
+    monkeypatch.setattr(exporters, "OTLPSpanExporter", lambda endpoint, timeout: patient(endpoint=endpoint))
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     server.bodies = []
     thread = threading.Thread(target=server.serve_forever)
@@ -121,7 +126,7 @@ def test_a_question_to_a_model_is_a_span_within_its_decision(site: Any, collecto
 
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
     with ScriptedServer([says(choice("kit.later"))]) as model:
-        names = f'names = ["openai/scripted"]\nbase_url = "{model.base_url}"\n'
+        names = f'names = ["openai/scripted"]\nbase_url = "{model.base_url}"\ndeadline_s = 60\n'
         site.serve_all(work, f'[service]\ntraces = "{url}"\n[model]\n{names}')
     spans = {span.name: span for span in spans_of(proto, collector)}
     decision, asked = spans["decision"], spans["model"]
@@ -158,15 +163,20 @@ def test_spans_of_decisions_and_calls_reach_a_collector_below_the_callers(site: 
     assert not [word for word in (b"a-goal-of-ours", b"an-argument", b"someone") if word in told]
 
 
-def test_a_cancelled_call_is_a_span_too_and_names_nothing_that_a_request_made_up(site: Any, collector: Any) -> None:
+def test_a_cancelled_call_is_a_span_too_and_names_nothing_that_a_request_made_up(
+    site: Any, collector: Any, leap: Any
+) -> None:
     proto = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
-            assert (await http.post("/v1/runs/r/call", json={"name": "kit__wait"})).status_code == 504
+            asked = asyncio.create_task(http.post("/v1/runs/r/call", json={"name": "kit__wait"}))
+            await asyncio.to_thread(site.kit.arrived.acquire)
+            leap()
+            assert (await asked).status_code == 504
 
     url = f"http://127.0.0.1:{collector.server_port}/v1/traces"
-    site.serve_all(work, f'[service]\ntraces = "{url}"\nrequest_s = 0.3\n')
+    site.serve_all(work, f'[service]\ntraces = "{url}"\nrequest_s = 59\n')
     [call] = [span for span in spans_of(proto, collector) if span.name == "call"]
     told = {row.key: row.value.string_value for row in call.attributes}
     assert (told["tool"], told["outcome"], told["run_id"]) == ("kit.wait", "cancelled", "r")

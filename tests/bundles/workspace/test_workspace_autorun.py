@@ -27,7 +27,7 @@ NO_MOUNTS = tuple(name for name in FACILITIES if name != "mounts")
 
 def refusal(workspace: Path, path: str, content: str = "planted") -> str:
     """The code of the refusal; empty if the file was written."""
-    context = ToolContext(str(workspace), LocalSettings(), timeout_s=10, max_bytes=10_000)
+    context = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000)
     try:
         write_file(WriteFileArguments(path=path, content=content), context)
     except ToolFailure as failure:
@@ -343,7 +343,7 @@ def test_where_the_kernel_has_no_path_descriptors_a_file_is_written_all_the_same
         "from bundle_router.core.models import LocalSettings, ToolContext\n"
         "from bundle_router.errors import ToolFailure\n"
         "from bundle_router.tools.workspace.writing import WriteFileArguments, write_file\n"
-        "context = ToolContext(sys.argv[1], LocalSettings(), timeout_s=9, max_bytes=9999, protected=(sys.argv[2],))\n"
+        "context = ToolContext(sys.argv[1], LocalSettings(), timeout_s=60, max_bytes=9999, protected=(sys.argv[2],))\n"
         "for path in ('a/b/c.py', 'a/b/c.py', 'config/policy.toml', 'link/hooks/x'):\n"
         "    try: print(write_file(WriteFileArguments(path=path, content='x'), context).blocks[1].value['done'])\n"
         "    except ToolFailure as failure: print(failure.code)\n"

@@ -36,7 +36,7 @@ def facilities(request: pytest.FixtureRequest) -> Any:
 CONNECT = """
 import socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as outside:
-    outside.settimeout(5)
+    outside.settimeout(60)
     outside.connect(sys.argv[1].replace("abstract:", chr(0)))
     outside.send(b"run this")
 """

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -380,14 +382,20 @@ def test_what_a_finished_program_left_running_is_ended(
 
 @EVERYWHERE
 def test_a_timeout_ends_children_that_ignore_it_and_changed_their_session(
-    run: Any, alive: Callable[[str], list[int]], workspace: Path, tmp_path: Path, facilities: tuple[str, ...]
-) -> None:
+    run: Any, alive: Callable[[str], list[int]], workspace: Path, tmp_path: Path, facilities: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def later() -> float:
+        return time.monotonic() + (60 if (workspace / "printed").exists() else 0)
+
+    monkeypatch.setattr("bundle_router.tools.workspace.process.time", SimpleNamespace(monotonic=later))
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
     ran = run(
-        SPAWN_STUBBORN + "print('partial', flush=True)\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)",
+        SPAWN_STUBBORN + "print('partial', flush=True)\nsignal.signal(15, signal.SIG_IGN)\n"
+        "open('printed', 'w').close(); time.sleep(600)",
         marker,
         facilities=facilities,
-        timeout_s=15,
+        timeout_s=59,
     )
     assert ran.failed
     assert ran.record["ended"] == "timeout"

@@ -22,7 +22,7 @@ def run(run_either: Any) -> Any:
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('escaped')"
 CONNECT = """
 import socket, sys
-socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5).close()
+socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60).close()
 print("connected")
 """
 

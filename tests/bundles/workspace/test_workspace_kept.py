@@ -66,7 +66,7 @@ def test_a_binary_elsewhere_in_the_workspace_is_not_started(workspace: Path, job
     shutil.copy(os.path.realpath("/bin/true"), workspace / "mine")
     rule = BinaryRule(name="mine", path=str(workspace / "mine"), forms=(BinaryForm(),))
     settings = LocalSettings(binaries=(rule,))
-    where = ToolContext(str(workspace), settings, timeout_s=10, max_bytes=10_000, within="job/part")
+    where = ToolContext(str(workspace), settings, timeout_s=60, max_bytes=10_000, within="job/part")
     with pytest.raises(ToolFailure, match="inside the workspace") as refused:
         execute(ExecArguments(binary="mine"), where)
     assert refused.value.code == "unsafe_binary"
@@ -322,7 +322,7 @@ def test_a_program_does_not_start_when_what_it_is_kept_from_was_swapped(
 def write(workspace: Path, path: str, **context: Any) -> str:
     """The code of the refusal, empty if it was written."""
     try:
-        where = ToolContext(str(workspace), LocalSettings(), timeout_s=10, max_bytes=10_000, **context)
+        where = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, **context)
         write_file(WriteFileArguments(path=path, content="x"), where)
     except ToolFailure as failure:
         return failure.code

@@ -35,7 +35,7 @@ def meanwhile(change: Callable[[], None]) -> Iterator[None]:
 
 def outcomes(workspace: Path, path: str, protected: tuple[str, ...] = ()) -> set[str]:
     """What became of many writes: `ok`, or the code of the refusal."""
-    where = ToolContext(str(workspace), LocalSettings(), timeout_s=10, max_bytes=10_000, protected=protected)
+    where = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=10_000, protected=protected)
 
     def attempt(number: int) -> str:
         try:

@@ -19,7 +19,7 @@ from tests.profiles import rounds
 
 
 def write(workspace: Path, path: str, content: str = "new", **more: Any) -> dict[str, Any]:
-    context = ToolContext(str(workspace), LocalSettings(), timeout_s=10, max_bytes=100_000)
+    context = ToolContext(str(workspace), LocalSettings(), timeout_s=60, max_bytes=100_000)
     text, data = write_file(WriteFileArguments(path=path, content=content, **more), context).blocks
     assert isinstance(text, Text)
     assert isinstance(data, Data)
