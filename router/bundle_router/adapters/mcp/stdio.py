@@ -46,6 +46,7 @@ class LineRequests:
         self.number = FIRST_NUMBER
         self._process = process
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._held: list[bytes] = []
         self._ended: ServerFault | None = None
 
     async def request(
@@ -58,9 +59,7 @@ class LineRequests:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            with contextlib.suppress(OSError):  # the reader of its output learns why, and fails this request
-                self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-                await self._process.stdin.drain()
+            self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             return await answer
         except asyncio.CancelledError:
             named = {"requestId": number, "reason": "caller cancelled"}
@@ -70,7 +69,15 @@ class LineRequests:
             del self._waiting[number]
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        self._process.stdin.write(encode_small(message).encode("utf-8", "replace") + b"\n")
+        """Write a line. The lines of one iteration of the loop are one system call, and wake the server once."""
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._held.append(encode_small(message).encode("utf-8", "replace") + b"\n")
+
+    def _send(self) -> None:
+        held, self._held = self._held, []
+        with contextlib.suppress(OSError, RuntimeError):  # the reader of its output learns why
+            self._process.stdin.write(b"".join(held))
 
     async def take(self, line: bytes) -> bool:
         """Return whether the line answers one of these requests, perhaps one whose caller no longer waits."""
