@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.cli.shared_arguments import archive_of
-from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, RunRow, Sort, Tally
+from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, Sort, duration_text
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError, UnknownRun
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
-from bundle_router.serving.pages.rendering import duration_text
 
 if TYPE_CHECKING:
     from bundle_router.adapters.index import RunIndex
+    from bundle_router.core.records.read_model import RunRow, Tally
 
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
 _HELP: Final = {

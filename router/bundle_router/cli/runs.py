@@ -124,9 +124,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
         return _secrets(archive, _chosen_runs(arguments, archive), as_json=arguments.json)
-    reports = [archive.verify(run_id) for run_id in _chosen_runs(arguments, archive)]
+    reports = [archive.verify(run_id, artifacts=True) for run_id in _chosen_runs(arguments, archive)]
     missing = [] if arguments.run_id else archive.missing()
-    reports = [replace(r, problems=(*r.problems, *archive.verify_artifacts(r.run_id))) for r in reports]
     if arguments.json:
         rows = [{**asdict(report), "ok": report.ok} for report in reports]
         print_json([*rows, *({"ok": False, "problems": [text]} for text in missing)])

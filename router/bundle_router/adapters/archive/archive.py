@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import heapq
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from bundle_router.adapters.archive.head_files import FolderHeads
@@ -289,20 +291,10 @@ class RunArchive(ABC):
         for name, lines in self.lines(run_id).items():
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 
-    def named_artifacts(self, run_id: str) -> set[str]:
-        """Return the digests of all artifacts that the records name. Lines that name none are not parsed."""
-        found: set[str] = set()
-        for lines in self.lines(run_id).values():
-            for line in lines:
-                if b'"artifacts":[{' in line:
-                    with contextlib.suppress(BadLine):
-                        found |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
-        return found
-
     # --- whether it is as it was written ----------------------------------------------------------------------------
 
-    def verify(self, run_id: str) -> VerifyReport:
-        """Check the chain of a run, its catalogs, and the end of a closed run.
+    def verify(self, run_id: str, *, artifacts: bool = False) -> VerifyReport:
+        """Check the chain of a run, its catalogs, the end of a closed run, and the bytes of the `artifacts` it names.
 
         Raises UnknownRun, or StorageError if it can't be read. Defects of the run are in the report.
         """
@@ -314,7 +306,16 @@ class RunArchive(ABC):
         kept = self.heads.read(run_id) if self.heads is not None else None
         if self.heads is not None:
             problems += faults_of_head(kept, run_id, self.heads.key)
+        named: set[str] = set()
+        if artifacts:
+            files = {name: _note_artifacts(lines, named) for name, lines in files.items()}
         checked = check(files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None)
+        if artifacts:
+            deque(chain.from_iterable(files.values()), maxlen=0)  # the lines behind a break name artifacts too
+            kept_artifacts = self.artifacts(run_id)
+            problems += [text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")]
+            gone = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
+            problems += [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
         broken, torn_ends = checked.broken, self.torn(run_id)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
@@ -333,13 +334,6 @@ class RunArchive(ABC):
     def missing(self) -> list[str]:
         """Return what the kept heads know of and the store lacks, one sentence each."""
         return missing_runs(self.heads.all(), self.run_ids()) if self.heads is not None else []
-
-    def verify_artifacts(self, run_id: str) -> list[str]:
-        """Check the bytes of all artifacts that the records name. Return the errors, one sentence each."""
-        kept = self.artifacts(run_id)
-        wrong = [text for text in kept.problems() if not text.endswith("it can be deleted")]
-        gone = self.named_artifacts(run_id) - {artifact.sha256 for artifact in kept.iter()}
-        return wrong + [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
 
     def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str]]:
         """Return the end that `run.json` states, the errors in it or in the catalogs, and notes."""
@@ -365,6 +359,15 @@ class RunArchive(ABC):
                 if (line := next(lines, None)) is not None and (first := parse(line))["seq"] == 0:
                     return first
         return None
+
+
+def _note_artifacts(lines: Iterable[bytes], named: set[str]) -> Iterator[bytes]:
+    """Yield the lines, and add the digests of the artifacts that they name. Other lines are not parsed."""
+    for line in lines:
+        if b'"artifacts":[{' in line:
+            with contextlib.suppress(BadLine):
+                named |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
+        yield line
 
 
 def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ MAX_LINE: Final = 64 * 1024 * 1024
 
 _SUFFIX: Final = re.compile(rb',"hash":"(sha256:[0-9a-f]{64})"\}\Z')
 _LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z')
-_LINK_BYTES: Final = 256
+_LINK_BYTES: Final = 192
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
 _NUMBERS: Final = (int, float, bool)

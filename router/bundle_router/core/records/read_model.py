@@ -206,3 +206,18 @@ class Timeline:
     artifacts: Mapping[int, tuple[Mapping[str, Any], ...]]
     sub_runs: tuple[RunRow, ...]
     next_seq: int | None = None
+
+
+def duration_text(ms: object) -> str:
+    """Return a duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
+    if not isinstance(ms, int | float):
+        return "–"
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

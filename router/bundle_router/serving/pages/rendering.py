@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from bundle_router.core.records.read_model import duration_text
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import needs_extra
 from bundle_router.review.sentences import sentence_of
@@ -142,21 +143,6 @@ def number(value: object) -> str:
 
 def percent(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "–"
-
-
-def duration_text(ms: object) -> str:
-    """Return a duration: 0.4 ms, 65 ms, 3.2 s, 3 min 12 s, 2 h 5 min."""
-    if not isinstance(ms, int | float):
-        return "–"
-    if ms < 10:
-        return f"{ms:.1f} ms"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def clock(time: object) -> str:
