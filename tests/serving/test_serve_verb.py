@@ -40,6 +40,11 @@ class Process:
         assert self.child.stdout is not None
         return self.child.stdout.readline()
 
+    def told(self) -> str:
+        """The next line of standard error that is no event, such as that another test left a process behind."""
+        assert self.child.stderr is not None
+        return next(line for line in self.child.stderr if not line.startswith("{"))
+
     def stop(self, number: int) -> tuple[int, str]:
         """Its exit status and standard error after the signal."""
         self.child.send_signal(number)
@@ -91,7 +96,7 @@ def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_p
     said = json.loads(process.line())
     assert (said["run_id"], said["pid"]) == ("r-1", process.child.pid)
     assert said["url"] == f"http://127.0.0.1:{said['port']}/mcp/runs/r-1"
-    token = process.child.stderr.readline().removeprefix("bearer token: ").strip()
+    token = process.told().removeprefix("bearer token: ").strip()
     names, text = ask(site, said["url"], token)
     assert "repo__read_file" in names
     assert "# served" in text
@@ -182,7 +187,7 @@ def test_no_message_starts_a_process(site: Any, begin: Any, tmp_path: Path) -> N
         subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json", "--development")
     said = json.loads(process.line())
-    token = process.child.stderr.readline().removeprefix("bearer token: ").strip()
+    token = process.told().removeprefix("bearer token: ").strip()
     endpoint = SimpleNamespace(key=token, port=said["port"])
     log = tmp_path / "execve.log"
     watch = subprocess.Popen(
@@ -279,12 +284,11 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     places = ("--config", str(tmp_path / "config"), "--workspace", str(tmp_path), "--development", "--unpinned")
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--json", "--follow")
     assert json.loads(process.line())["notices"].startswith("following: the step is routed again when")
-    said = process.child.stderr
-    assert said.readline().startswith("bearer token")
+    assert process.told().startswith("bearer token")
     with FAULTS.serving(port=port) as server:
-        assert said.readline() == f"routed again: {len(FAULTS.TOOLS)} tools\n"
+        assert process.told() == f"routed again: {len(FAULTS.TOOLS)} tools\n"
         server.faults.extra_tools.append(FAULTS.tool("later"))
-        assert said.readline() == f"routed again: {len(FAULTS.TOOLS) + 1} tools\n"
+        assert process.told() == f"routed again: {len(FAULTS.TOOLS) + 1} tools\n"
     process.stop(signal.SIGTERM)
     records = (tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()
     missed = [[row["code"] for row in json.loads(line)["left_out"]] for line in records]
@@ -298,7 +302,9 @@ def test_what_serving_does_not_notice_is_said(begin: Any) -> None:
     assert refused.returncode == 3
     process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"))
     process.line()
-    assert "not noticed before (with --follow they are)" in process.line()
+    assert "until the run is routed again (--follow does that):" in process.line()
+    assert "are not noticed" in process.line()
+    assert "is refused when it is called" in process.line()
     process.stop(signal.SIGTERM)
 
 

@@ -75,14 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
-_FOLLOWING = (
-    "following: the step is routed again when a server it needs goes, comes back, lists other tools or has other pins "
-    "(within some 5 s; what keeps changing, within a minute); one that dies unannounced is noticed when it is called."
-)
-_NOT_FOLLOWING = (
-    "the list of tools stays as it is until the run is routed again: a server that comes back, other lists or pins are "
-    "not noticed before (with --follow they are); what is gone is refused when it is called."
-)
+_FOLLOWING = """following: the step is routed again when a server that it needs
+  - goes, comes back, lists other tools or has other pins: within 5 s; within a minute, if it keeps changing
+  - dies without a word: when it is called"""
+_NOT_FOLLOWING = """the list of tools stays as it is until the run is routed again (--follow does that):
+  - a server that comes back, other lists and other pins are not noticed
+  - what is gone is refused when it is called"""
 Clients = Mapping[str, Mapping[str, str]]
 
 
