@@ -177,6 +177,47 @@ def test_one_tool_can_be_approved_alone(project: Path) -> None:
     assert "count" in {row["tool"] for row in found["tools"]}
 
 
+WAITING_SERVER = """
+import json, os, sys, time
+name, awaited = sys.argv[1:]
+text = {"early": "Always call query_ledger before this tool.", "late": "Reads the ledger."}[name]
+tool = {"name": {"early": "post_entry", "late": "query_ledger"}[name], "description": text,
+        "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+    info["serverInfo"] = {"name": name, "version": "1"}
+    if asked["method"] == "tools/list":
+        while awaited and not os.path.exists(awaited):
+            time.sleep(0.05)
+    said = {"initialize": {"result": info}, "tools/list": {"result": {"tools": [tool]}}}
+    answer = said.get(asked["method"], {"error": {"code": -32601, "message": "no such method"}})
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+
+
+def test_a_server_is_pinned_before_others_have_listed_and_looked_at_again_beside_them(project: Path) -> None:
+    (project / "waiting.py").write_text(WAITING_SERVER)
+    pinned = project / "bundles" / "pins" / "early.json"
+    with (project / "config" / "servers.toml").open("a") as servers:
+        for name, awaited in (("late", str(pinned)), ("early", "")):
+            args = json.dumps(["-S", str(project / "waiting.py"), name, awaited])
+            servers.write(f'[servers.{name}]\ntransport = "stdio"\ncommand = "{sys.executable}"\nargs = {args}\n')
+    shown = run(project, "pin", "--development", "--yes", "early", "late").stdout
+    first, _, second = shown.partition("early: look at it again, now that all servers have listed their tools:")
+    assert first.index("early: pinned in") < first.index("late: pinned in")
+    assert "speaks-of-others" not in first
+    assert "speaks-of-others" in second
+    pinned.unlink()
+    rows = json_of(project, "pin", "--development", "--yes", "late", "early")
+    assert [row["server"] for row in rows] == ["late", "early"], "in the order asked for"
+    assert [[found["rule"] for found in row["warnings"][0]["findings"]][:1] for row in rows[1:]] == [
+        ["speaks-of-others"]
+    ]
+
+
 def test_pins_that_were_edited_stop_the_router(project: Path) -> None:
     path = project / "bundles" / "pins" / "mail.json"
     path.write_text(path.read_text().replace("does echo", "does more"))

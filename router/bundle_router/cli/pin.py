@@ -45,23 +45,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tool and len(servers) != 1:
         raise RequestError("--tool is for one server", advice="name the server")
     files = open_pins(config)
-    rows: list[Review] = []
+    found: dict[str, Review] = {}
     written: dict[str, str] = {}
-    # One that asks has the terminal to itself.
-    shown = progress("Reviewing", len(servers)) if arguments.yes or arguments.json else nullcontext(lambda _done: None)
+    is_asking = not (arguments.yes or arguments.json)
+    # One that asks has the terminal to itself, and asks when all is known.
+    shown = nullcontext(lambda _done: None) if is_asking else progress("Reviewing", len(servers))
     with shown as reviewed:
-        for row in review(catalog, pins, servers, development=arguments.development):
-            rows.append(row)
+        for row in review(catalog, pins, servers, development=arguments.development, together=is_asking):
+            found[row.server.name] = row
             if not arguments.json:
                 for line in lines_of(row, full=arguments.full):
                     say(line)
+            if row.again:
+                continue
             if row.admitted is not None and not row.clean and _ask_approval(row, arguments):
                 written[row.server.name] = str(files.write(approve(row.server, row.admitted, row.pins, arguments.tool)))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
             if row.clean or row.server.name in written:
                 _first_bundle(row, catalog, local, arguments)
-            reviewed(len(rows))
+            reviewed(len(found))
+    rows = [found[server.name] for server in servers]
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:

@@ -147,7 +147,8 @@ async def answer(
             if request.joins and is_present:  # else the run has gone on to another step meanwhile
                 joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
             if is_present:
-                run.note_signed(state.decided.decision.decision_id, found.signed)
+                id_ = state.decided.decision.decision_id
+                run.signed = (id_, run.signed_at(id_) | {*found.signed})
             outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
             result = finish_call(ports, run, call, outcome, wait_s=wait_s)
             for gone in found.refused:

@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -134,10 +134,6 @@ class OpenRun:
     def signed_at(self, decision_id: str) -> frozenset[str]:
         """Return the tools whose signatures the agent got from this process under a decision."""
         return self.signed[1] if self.signed[0] == decision_id else frozenset()
-
-    def note_signed(self, decision_id: str, tools: Sequence[str]) -> None:
-        """Add tools whose signatures the agent has got. The caller holds the lock."""
-        self.signed = (decision_id, self.signed_at(decision_id) | {*tools})
 
     def moved_error(self) -> RunBusy:
         return RunBusy(

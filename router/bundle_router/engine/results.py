@@ -478,16 +478,14 @@ def result_of(
 
 def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
     """Return the tools that read artifacts; they join the array with the first result that has more to read."""
-    if not call.request.joins or not any(_is_readable(blob) for blob in shaped.blobs):
+    kinds = [blob.facts.mime_type for blob in shaped.blobs if blob.role != "full_result"]
+    has_more = len(kinds) < len(shaped.blobs) or any(kind.startswith(("text/", "application/json")) for kind in kinds)
+    if not call.request.joins or not has_more:
         return ()
     activation = run.fold.activation(call.state.decided.branch)
     known = {tool for _, tool in _asked_for(activation)}
     joined = joined_after(call.state, activation, ((call.bundle, READERS),))
     return tuple(pair for pair in joined if pair[1] not in known)
-
-
-def _is_readable(blob: Blob) -> bool:
-    return blob.role == "full_result" or blob.facts.mime_type.startswith(("text/", "application/json"))
 
 
 def call_fields(ports: EnginePorts, run: OpenRun, call: AdmittedCall) -> dict[str, Any]:

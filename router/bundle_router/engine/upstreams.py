@@ -336,14 +336,13 @@ class Servers:
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
         """Report each unreviewed tool whose text addresses the model, once. Takes milliseconds a tool and decides
         nothing."""
-        from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
+        from bundle_router.core.tools.warning_light import Neighbourhood
         from bundle_router.core.tools.warning_light.inspect import lights  # routing loads no warning light
 
         comparison = compare(self._pins.get(server.name), admitted, server)
         if comparison.clean:
             return
-        there = [*self._catalog.cards.values(), *admitted.cards.values()]
-        everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in there)
+        everyone = Neighbourhood((*self._catalog.cards.values(), *admitted.cards.values()))
         for light in lights(replace(admitted, tools=admitted.tools[:MAX_INSPECTED]), comparison, everyone):
             seen = [f"{finding.rule} at {finding.where}: {finding.seen}" for finding in light.verdict.findings[:3]]
             if (report := (server.name, light.tool, *seen)) not in self._reported:

@@ -67,7 +67,8 @@ def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     caller = _caller(headers, by.keys, destination_of(raw_path))
     if caller is None and by.browsers is not None and not raw_path.startswith(PROGRAMS):
         caller = by.browsers(values_of(headers, b"cookie"))
-        if caller is None and raw_path not in by.open_to_all and _wants_a_page(headers):
+        wants_a_page = any(b"text/html" in value for value in values_of(headers, b"accept"))
+        if caller is None and raw_path not in by.open_to_all and wants_a_page:
             return _led_to_sign_in(raw_path)
     return caller or (NOBODY if raw_path in by.open_to_all else UNAUTHORIZED)
 
@@ -121,10 +122,6 @@ def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
         return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.", advice=_OWN)
     return None
-
-
-def _wants_a_page(headers: Headers) -> bool:
-    return any(b"text/html" in value for value in values_of(headers, b"accept"))
 
 
 def _led_to_sign_in(raw_path: bytes) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:
-    from bundle_router.core.tools.warning_light import LightFinding, Neighbourhood
+    from bundle_router.core.tools.warning_light import LightFinding
     from bundle_router.core.tools.warning_light.inspect import Light
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The review of one server. `admitted` and `comparison` are None where it could not be asked; `error` says why."""
+    """The review of one server. `admitted` and `comparison` are None where it could not be asked; `error` says why.
+    `again`: its lights changed when other servers' tools became known."""
 
     server: Server
     pins: Pins | None
@@ -30,6 +31,7 @@ class Review:
     comparison: Comparison | None = None
     lights: tuple[Light, ...] = ()
     error: str = ""
+    again: bool = False
 
     @property
     def command(self) -> str:
@@ -67,35 +69,36 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
 
 
 def review(
-    catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool
+    catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool, together: bool = True
 ) -> Iterator[Review]:
-    """Ask the servers, all at once, and yield their reviews one by one, so that one may be approved before the next is
-    looked at. Starts processes (stdio) only with `development`; ends them."""
-    from bundle_router.core.tools.warning_light.inspect import lights
+    """Yield the reviews of the servers: in their order, once all have answered, or (not `together`) each when its
+    server has answered, and those that a later server's tools cast a light on a second time. Starts processes (stdio)
+    only with `development`; ends them."""
+    from bundle_router.core.tools.warning_light import Neighbourhood
+    from bundle_router.core.tools.warning_light.inspect import is_affected, lights
     from bundle_router.wiring.toolservers import admitted_now
 
     if not servers:
         return
-    listings = dict(
-        zip((s.name for s in servers), admitted_now(catalog, servers, development=development), strict=True)
-    )
-    admitted = {name: found for name, found in listings.items() if isinstance(found, Admitted)}
-    everyone = _neighbours(catalog, admitted)
-    for server in servers:
-        known, found = pins.get(server.name), listings[server.name]
+    everyone, later, reviews = Neighbourhood(catalog.cards.values()), Neighbourhood(()), []
+    answers: Iterable[tuple[Server, Admitted | str]] = admitted_now(catalog, servers, development=development)
+    if together:
+        answers = sorted(answers, key=lambda answer: servers.index(answer[0]))
+        everyone.add(tool.card for _, found in answers if not isinstance(found, str) for tool in found.tools)
+    for server, found in answers:
+        known = pins.get(server.name)
         if isinstance(found, str):
             yield Review(server, known, error=found)
             continue
+        everyone.add(tool.card for tool in found.tools if not together)
         comparison = compare(known, found, server)
         yield Review(server, known, found, comparison, tuple(lights(found, comparison, everyone)))
-
-
-def _neighbours(catalog: Catalog, admitted: dict[str, Admitted]) -> Neighbourhood:
-    from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood
-
-    live = [tool.card for found in admitted.values() for tool in found.tools]
-    known = [card for card in catalog.cards.values() if card.server not in admitted]
-    return Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in (*live, *known))
+        reviews.append((server, found, comparison))
+    for server, found, comparison in () if together else reversed(reviews):
+        if is_affected(found, comparison, later):
+            seen = tuple(lights(found, comparison, everyone))
+            yield Review(server, pins.get(server.name), found, comparison, seen, again=True)
+        later.add(tool.card for tool in found.tools)
 
 
 # --- for people and programs ------------------------------------------------------------------------------------------
@@ -106,6 +109,10 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
     whole text of tools without pins, in ASCII."""
     if reviewed.comparison is None or reviewed.admitted is None:
         yield f"{reviewed.server.name}: can't be reviewed: {reviewed.error}"
+        return
+    if reviewed.again:
+        yield f"{reviewed.server.name}: look at it again, now that all servers have listed their tools:"
+        yield from _warnings(reviewed)
         return
     if reviewed.clean:
         yield f"{reviewed.server.name}: as it was reviewed ({len(reviewed.admitted.tools)} tools)"
@@ -163,33 +170,24 @@ def _new_tool(tool: AdmittedTool) -> Iterator[str]:
 
 def json_of(reviewed: Review) -> dict[str, Any]:
     """Return the review as JSON values."""
-    changes, added = reviewed.comparison.tools if reviewed.comparison is not None else (), reviewed.added
+    compared, added = reviewed.comparison, reviewed.added
+    is_new = reviewed.admitted is not None and reviewed.pins is None
     return {
         "server": reviewed.server.name,
         "pinned": reviewed.pins is not None,
         "clean": reviewed.clean,
         "error": reviewed.error,
-        "instructions": reviewed.admitted.instructions
-        if reviewed.admitted is not None and reviewed.pins is None
-        else "",
-        "server_differences": _differences(reviewed.comparison.server) if reviewed.comparison is not None else [],
+        "instructions": reviewed.admitted.instructions if is_new and reviewed.admitted is not None else "",
+        "server_differences": _differences(compared.server) if compared is not None else [],
         "tools": [
-            {
-                "tool": c.tool,
-                "kind": c.kind,
-                "detail": c.detail,
-                "differences": _differences(c.differences),
-                "definition": json.loads(added[c.tool].definition) if c.tool in added else None,
-            }
-            for c in changes
+            {"tool": c.tool, "kind": c.kind, "detail": c.detail, "differences": _differences(c.differences)}
+            | {"definition": json.loads(added[c.tool].definition) if c.tool in added else None}
+            for c in (compared.tools if compared is not None else ())
             if c.kind != "unchanged"
         ],
         "warnings": [
-            {
-                "tool": light.tool,
-                "score": light.verdict.score,
-                "findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings],
-            }
+            {"tool": light.tool, "score": light.verdict.score}
+            | {"findings": [{"rule": f.rule, "where": f.where, "seen": f.seen} for f in light.verdict.findings]}
             for light in reviewed.lights
         ],
     }

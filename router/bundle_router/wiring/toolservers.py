@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Development = bool | Literal["unpinned"]
 """What a config file can't grant itself: servers that are processes, and trusted servers without pins."""
 REMOTE: Final = tuple(name for name, traits in TRANSPORTS.items() if traits.is_remote)
-AT_ONCE: Final = 32
-"""Servers that a review asks at a time: of some hundred processes that start together many are late."""
+AT_ONCE: Final = 16
+"""Servers that a review asks at a time: of some hundred processes that start together many are late, and each of them
+may need 100 MB."""
 
 
 class PinnedServers:
@@ -86,44 +87,43 @@ def _schemas_of(catalog: Catalog) -> Callable[[str, str], Mapping[str, Any] | No
     return schema_of
 
 
-def admitted_now(catalog: Catalog, servers: Sequence[Server], *, development: bool) -> list[Admitted | str]:
-    """Return what each server lists now, asked `AT_ONCE` at a time, with its tokens counted where possible; or why
-    there is no list. Starts processes (stdio) only with `development`, and ends them."""
-    from bundle_router.adapters.mcp import ConnectionSetting, open_mcp_sessions
-    from bundle_router.adapters.mcp.authorization import Authorization
+def admitted_now(
+    catalog: Catalog, servers: Sequence[Server], *, development: bool
+) -> Iterator[tuple[Server, Admitted | str]]:
+    """Yield what each server lists now, with its tokens counted where possible, or why there is no list, in the order
+    in which they answer. `AT_ONCE` are asked at a time. Starts processes (stdio) only with `development`, and ends each
+    once it has listed."""
     from bundle_router.adapters.system import SystemClock
     from bundle_router.adapters.tokens import token_counter
     from bundle_router.core.tools.admission import admit
-    from bundle_router.core.tools.transport.bounds import bounds_for
+    from bundle_router.core.tools.transport.tool_servers import Scope
     from bundle_router.errors import ToolFailure
 
     redactor = open_redactor(catalog)
-    sessions = open_mcp_sessions(
-        {server.name: server for server in servers},
-        ConnectionSetting(
-            bounds_for(catalog.settings.limits),
-            development=development,
-            workspace=Path.cwd(),
-            client=("bundle-router", package_version()),
-        ),
-        clock=SystemClock(),
-        diagnostics=open_diagnostics(catalog, redactor),
-        authorization=Authorization(token_folder(), keep_secret=redactor.keep),
-    )
+    diagnostics, workspace = open_diagnostics(catalog, redactor), Path.cwd()
+    sessions = PinnedServers(
+        catalog, SystemClock(), diagnostics, redactor, development=development, workspace=workspace
+    ).sessions
     count, places = token_counter(), asyncio.Semaphore(AT_ONCE)
 
-    async def one(server: Server) -> Admitted | str:
-        try:
-            async with places:
-                listing = await sessions.definitions(server.name, fresh=True)
-        except ToolFailure as failure:
-            return failure.message
-        return admit(server, listing.tools, listing.instructions, count=count)
+    async def one(server: Server) -> tuple[Server, Admitted | str]:
+        async with places:
+            try:  # a run of its own, whose processes end with it
+                listing = await sessions.definitions(server.name, scope=Scope(server.name), fresh=True)
+            except ToolFailure as failure:
+                return server, failure.message
+            finally:
+                await sessions.close_run(server.name)
+        return server, admit(server, listing.tools, listing.instructions, count=count)
 
-    async def all_of_them() -> list[Admitted | str]:
+    async def ask() -> set[asyncio.Task[tuple[Server, Admitted | str]]]:
+        return {asyncio.ensure_future(one(server)) for server in servers}
+
+    with asyncio.Runner() as runner:
         try:
-            return list(await asyncio.gather(*(one(server) for server in servers)))
+            waiting = runner.run(ask())
+            while waiting:
+                done, waiting = runner.run(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
+                yield from (task.result() for task in done)
         finally:
-            await sessions.close()
-
-    return asyncio.run(all_of_them())
+            runner.run(sessions.close())

@@ -148,7 +148,7 @@ class Hub:
         self._check = check
         self._pools: dict[str, TcpPool] = {}
         self._started: set[str] = set()
-        self._errors: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
         self.pool = SessionPool(self._connection, bounds, clock)
@@ -230,7 +230,7 @@ class Hub:
             raise
         except ServerFault as fault:
             end, retry_after_s = None if fault.counted else _end_of(fault), fault.retry_after_s
-            self._errors[server.name] = fault.detail
+            self.errors[server.name] = fault.detail
             self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
             raise
         finally:
@@ -238,7 +238,7 @@ class Hub:
             opened = self.guards.settle(server.name, ticket, end, retry_after_s)
             self.lists.changes += was != self.guards.breaker(server.name).open_until_ns
             if opened:
-                error = self._errors.get(server.name, "")
+                error = self.errors.get(server.name, "")
                 self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
                 self.pool.retire_server(server.name)
 
@@ -282,20 +282,13 @@ class Hub:
         structured = raw.get("structuredContent")
         if declared is None or raw.get("isError") is True:
             return
-        if not isinstance(structured, dict | Mapping):
-            self._diagnostics.event(
-                "info", "result.unexpected", server=server.name, tool=tool, wrong="nothing structured"
-            )
-            return
-        wrong = await self._check(f"{server.name}.{tool} output", declared, structured)
+        wrong: Sequence[str] = ("nothing structured",)
+        if isinstance(structured, dict | Mapping):
+            wrong = await self._check(f"{server.name}.{tool} output", declared, structured)
         if wrong:
             self._diagnostics.event("info", "result.unexpected", server=server.name, tool=tool, wrong=wrong[0])
 
     # --- lists -------------------------------------------------------------------------------------------------------
-
-    async def definitions(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
-        """Return the server's tool list; `fresh` asks the server. Raises ServerFault, CircuitOpen."""
-        return await self.lists.get(server, scope, fresh=fresh)
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
         held, connection = await self.pool.acquire(server, scope, deadline)
@@ -364,9 +357,6 @@ class Hub:
         """Close the run's connections and subscriptions."""
         await self.following.close_run(run_id)
         await self.pool.close_run(run_id)
-
-    def last_error(self, server: str) -> str:
-        return self._errors.get(server, "")
 
     async def close(self) -> None:
         """Close everything. No connection, process or task is left when this returns."""

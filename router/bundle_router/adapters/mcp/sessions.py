@@ -138,7 +138,7 @@ class McpSessions:
         if not fresh and (listing := self.fresh(server, scope=scope)) is not None:
             return listing
         try:
-            return await self._on_hub(lambda hub: hub.definitions(entry, scope, fresh=fresh))
+            return await self._on_hub(lambda hub: hub.lists.get(entry, scope, fresh=fresh))
         except ServerFault as fault:
             code = fault.kind if fault.kind == "timeout" else "unavailable"
             raise ToolFailure(f"server {server!r} gave no list of its tools: {fault.detail}", code=code) from fault
@@ -190,7 +190,7 @@ class McpSessions:
             retry_in_s=retry_in_s,
             tools=None if listing is None else len(listing.tools),
             reason=reason,
-            last_error=hub.last_error(server.name),
+            last_error=hub.errors.get(server.name, ""),
             command=command,
             again_s=again_s,
         )

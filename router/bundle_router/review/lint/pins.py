@@ -11,7 +11,7 @@ from bundle_router.core.config.problem_report import Report
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.pins.compare import server_differences
 from bundle_router.core.tools.pins.reviewed import Pins
-from bundle_router.core.tools.warning_light import Neighbour, Neighbourhood, inspect
+from bundle_router.core.tools.warning_light import Neighbourhood, inspect
 from bundle_router.errors import Problem
 
 
@@ -28,8 +28,7 @@ def unpinned_servers(catalog: Catalog, pins: Mapping[str, Pins]) -> tuple[str, .
 def pin_problems(catalog: Catalog, pins: Mapping[str, Pins], folder: str, written: WrittenConfig) -> Iterator[Problem]:
     """Yield warnings and risks, by server. `folder` is the folder of pin files as messages name it; `written` is the
     parsed config."""
-    cards = catalog.cards.values()
-    everyone = Neighbourhood(Neighbour(card.server, card.tool, card.description) for card in cards)
+    everyone = Neighbourhood(catalog.cards.values())
     for name, known in pins.items():
         server = catalog.servers.get(name)
         if server is None:

@@ -258,7 +258,8 @@ def _block(part: Part) -> Json:
 async def _shown(result: Result, media: Media, max_inline: int, revision: str) -> AsyncIterator[Json]:
     left = MAX_INLINE
     for stored in [one for one in result.artifacts if one.role != "full_result"][:MAX_BLOCKS]:
-        inline = stored.bytes <= min(left, max_inline) and _is_shown(stored.mime_type, revision)
+        is_shown = stored.mime_type in IMAGES or (stored.mime_type.startswith("audio/") and revision >= AUDIO_SINCE)
+        inline = is_shown and stored.bytes <= min(left, max_inline)
         if not inline and revision < LINKS_SINCE:
             continue
         try:
@@ -267,10 +268,6 @@ async def _shown(result: Result, media: Media, max_inline: int, revision: str) -
             continue  # the text still names it, and reading it gives the error
         left -= stored.bytes if inline else 0
         yield block
-
-
-def _is_shown(mime_type: str, revision: str) -> bool:
-    return mime_type in IMAGES or (mime_type.startswith("audio/") and revision >= AUDIO_SINCE)
 
 
 async def resource_of(uri: str, media: Media) -> Json:

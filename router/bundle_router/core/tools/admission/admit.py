@@ -107,6 +107,8 @@ class _Admission:
             return "hidden_text", f"{where} holds invisible characters where they can't be taken out"
         if any(isinstance(raw.get(key), str) and has_hidden(raw[key]) for key in ("title", "description")):
             notes.append("invisible characters were left out of its text")
+        hints = raw.get("annotations")
+        is_idempotent = isinstance(hints, dict) and hints.get("idempotentHint") is True
         card = Card(
             server=self.server.name,
             tool=raw["name"],
@@ -114,7 +116,7 @@ class _Admission:
             schema=encode(cleaned_schema(schema)),
             sha256=identity(raw, instructions, self.volatile),
             tokens=0,
-            idempotent=self.server.trust == "trusted" and is_hinted_idempotent(raw.get("annotations")),
+            idempotent=is_idempotent and self.server.trust == "trusted",
         )
         return AdmittedTool(
             card=_with_tokens(card, self.count),
@@ -198,11 +200,6 @@ def hinted_effects(annotations: Any) -> tuple[Effect, ...]:
         return ()
     found = {effect for name, value, effect in _HINTS if annotations.get(name) is value}
     return tuple(effect for effect in EFFECTS if effect in found)
-
-
-def is_hinted_idempotent(annotations: Any) -> bool:
-    """Return whether a tool declares that repeated calls change nothing more. Used for trusted servers only."""
-    return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
 def _with_tokens(card: Card, count: Callable[[str], int] | None) -> Card:

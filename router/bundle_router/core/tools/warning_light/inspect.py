@@ -142,11 +142,19 @@ class Light:
 def lights(found: Admitted, comparison: Comparison, everyone: Neighbourhood) -> Iterator[Light]:
     """Yield the warnings for new or changed tools of `found`; for all its tools if the server itself differs from the
     review. `everyone` are the tools of all servers, which texts may mention."""
+    for tool, definition in _unreviewed(found, comparison):
+        verdict = inspect(definition, server=found.server, instructions=found.instructions, neighbours=everyone)
+        if verdict.warns:
+            yield Light(tool, verdict)
+
+
+def is_affected(found: Admitted, comparison: Comparison, neighbours: Neighbourhood) -> bool:
+    """Return whether these neighbours add to the verdict on a tool that `lights` looks at."""
+    return any(any(neighbours.findings_beside(text, found.server)) for _, text in _unreviewed(found, comparison))
+
+
+def _unreviewed(found: Admitted, comparison: Comparison) -> Iterator[tuple[str, Mapping[str, Any]]]:
     unread = {change.tool for change in comparison.tools if change.kind != "unchanged"}
     for tool in found.tools:
         if tool.card.tool in unread or comparison.server:
-            verdict = inspect(
-                json.loads(tool.definition), server=found.server, instructions=found.instructions, neighbours=everyone
-            )
-            if verdict.warns:
-                yield Light(tool.card.tool, verdict)
+            yield tool.card.tool, json.loads(tool.definition)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bundle_router.core.catalog import Card
 from bundle_router.core.tools.admission.cleaning import skeleton
 from bundle_router.core.tools.warning_light.hidden import Seen, fold_text
 
@@ -34,13 +35,19 @@ class Neighbourhood:
     """The tools of all servers, indexed once, so that checking one definition costs only its own words, however many
     tools there are."""
 
-    def __init__(self, neighbours: Iterable[Neighbour]) -> None:
+    def __init__(self, neighbours: Iterable[Neighbour | Card]) -> None:
         self._alike: dict[str, list[Neighbour]] = {}
         self._telling: dict[str, list[tuple[int, Neighbour]]] = {}
-        for at, other in enumerate(neighbours):
+        self._count = 0
+        self.add(neighbours)
+
+    def add(self, neighbours: Iterable[Neighbour | Card]) -> None:
+        for other in neighbours:
+            other = Neighbour(other.server, other.tool, other.description)
             self._alike.setdefault(skeleton(other.tool), []).append(other)
             if _is_telling(other.tool):
-                self._telling.setdefault(other.tool.lower(), []).append((at, other))
+                self._telling.setdefault(other.tool.lower(), []).append((self._count, other))
+            self._count += 1
 
     def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
         """Yield names and words copied from other servers' tools, and instructions about them."""
