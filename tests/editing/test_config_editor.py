@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import open_archive
-from bundle_router.errors import ConfigError, RequestError
+from bundle_router.errors import ConfigError, RequestError, StorageError
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
 
 from tests.command_line import ROOT
@@ -205,3 +206,16 @@ def test_a_disk_that_fails_while_files_are_replaced_leaves_the_old_ones(
     assert text_of(editor) == before
     assert sorted(path.name for path in editor.folder.iterdir() if path.suffix == ".tmp") == []
     assert editor.last_change() is None  # what was kept of it never came about
+
+
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(editor: ConfigEditor) -> None:
+    before = opened(editor)
+    (editor.folder / "policy.toml").unlink()
+    os.mkfifo(editor.folder / "policy.toml")
+    writer = os.open(editor.folder / "policy.toml", os.O_RDWR)  # or an open that waits would wait for ever
+    os.write(writer, b"# of a pipe\n")
+    try:
+        with pytest.raises(StorageError, match=r"policy\.toml can't be read"):
+            editor.save({"policy.toml": "# mine\n"}, before, by="ann")
+    finally:
+        os.close(writer)

@@ -152,9 +152,11 @@ def test_the_token_counts_as_a_bearer_token_only(site: Any, authorization: str) 
 
 def test_a_path_is_taken_as_it_was_sent(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
+        assert "session" in (await site.raw(endpoint.port, site.request(endpoint))).body.lower()
         for target in TARGETS:
             answer = await site.raw(endpoint.port, site.request(endpoint, target=target))
             assert answer.status in (400, 404), (target, answer)
+            assert "session" not in answer.body.lower(), (target, answer)
         nothing = await site.raw(endpoint.port, site.request(endpoint, target="/mcp/runs"))
         assert nothing.sentence == "There is nothing here: connect to /mcp, or to /mcp/runs/ and a run's id."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
 import ssl
 from pathlib import Path
@@ -359,6 +360,22 @@ def test_a_cookie_is_good_no_longer_than_its_token(site: Any, monkeypatch: pytes
                 assert answer.status_code == 401
 
     site.serve_all(work, pages=page, tokens=tokens)
+
+
+def test_a_token_file_that_became_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    os.mkfifo(path, 0o600)
+    writer = os.open(path, os.O_RDWR)  # or an open that waits would wait for ever, and the test with it
+    os.write(writer, b"[tokens]")
+    try:
+        with pytest.raises(RequestError, match="is not a file of tokens"):
+            AccessTokens(path).read()
+    finally:
+        os.close(writer)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(RequestError, match="is not a file of tokens"):
+        AccessTokens(path).read()
 
 
 def test_a_token_of_a_principal_sees_no_page_as_pages_show_the_runs_of_all(site: Any) -> None:

@@ -146,7 +146,7 @@ def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
     if path.name not in FILE_NAMES:
         return ConfigFile(path.name, display_path, "", layer)
     try:
-        file = from_bytes(path.name, display_path, _read_bytes(path), layer)
+        file = from_bytes(path.name, display_path, read_bytes(path), layer)
         return _read_before(file) if len(file.text) < 1 << 16 else file
     except OSError as error:
         fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
@@ -159,7 +159,7 @@ def _read_before(file: ConfigFile) -> ConfigFile:
     return file
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Return at most one byte above the maximum. O_NONBLOCK: a FIFO without a writer would block for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

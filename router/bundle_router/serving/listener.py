@@ -59,7 +59,7 @@ class CoalescingTransport:
             self._transport.write(held)
 
 
-class _HeadTooLarge(Exception):
+class _RefusedHead(Exception):
     """Raised inside the parser, to end it."""
 
 
@@ -109,10 +109,12 @@ class HttpConnection(HttpToolsProtocol):
     def _take(self, count: int) -> None:
         self._head_bytes += count
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise _HeadTooLarge
+            raise _RefusedHead
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if not self.url.startswith(b"/"):  # `http://another.example/mcp`: an address of which the Host may say another
+            raise _RefusedHead
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:

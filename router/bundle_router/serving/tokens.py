@@ -74,9 +74,9 @@ class AccessTokens:
         """Return the tokens. Raises RequestError, which quotes nothing of the file."""
         self._stamp = self._now()
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe is not waited for
                 status = os.fstat(file.fileno())
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
         except OSError as error:
             raise self._refused_error(f"can't be read: {error.strerror or error}") from None
         if not stat.S_ISREG(status.st_mode) or len(data) > MAX_BYTES:

@@ -286,10 +286,12 @@ class ConfigEditor:
 
     def _read(self) -> dict[str, bytes]:
         """Return the bytes of the existing files."""
+        from bundle_router.adapters.config_files import read_bytes
+
         found = {}
         for name in FILE_NAMES:
             try:
-                found[name] = (self.folder / name).read_bytes()
+                found[name] = read_bytes(self.folder / name)
             except FileNotFoundError:
                 continue
             except OSError as error:
