@@ -28,7 +28,7 @@ RUN = ARCHIVE.run_ids()[0]
 def test_every_recorded_decision_has_a_receipt_that_shows_it(run_id: str) -> None:
     for record in ARCHIVE.records(run_id):
         receipt = ARCHIVE.receipt(run_id, record["seq"])
-        assert receipt["schema"] == "bundle-router.receipt/1"
+        assert receipt["schema"] == "bundle-router.receipt/2"
         assert check_receipt(json.loads(json.dumps(receipt))) == []
 
 
@@ -64,6 +64,27 @@ def opening_dropped(receipt: dict[str, Any]) -> None:
     del receipt["run"]
 
 
+def end_added(receipt: dict[str, Any]) -> None:
+    receipt["run"]["closed"] = "2026-11-23T00:00:00Z"
+
+
+def opening_not_an_object(receipt: dict[str, Any]) -> None:
+    receipt["run"] = 5
+
+
+def nested_deep(receipt: dict[str, Any]) -> None:
+    for _ in range(10_000):
+        receipt["catalog"] = {"a": receipt["catalog"]}
+
+
+def later_gone(receipt: dict[str, Any]) -> None:
+    del receipt["later"]
+
+
+def schema_of_another(receipt: dict[str, Any]) -> None:
+    receipt["schema"] = "bundle-router.receipt/3"
+
+
 def catalog_dropped(receipt: dict[str, Any]) -> None:
     receipt["catalog"] = None
 
@@ -82,6 +103,11 @@ CHANGES = [
     (catalog_dropped, "catalog"),
     (opening_changed, "opening"),
     (opening_dropped, "opening"),
+    (end_added, "opening"),
+    (opening_not_an_object, "opening"),
+    (nested_deep, "deep"),
+    (later_gone, "no receipt"),
+    (schema_of_another, "schema"),
     (nothing_left, "no receipt"),
 ]
 
@@ -91,6 +117,21 @@ def test_a_receipt_that_was_changed_shows_nothing(change: Callable[[dict[str, An
     receipt = copy.deepcopy(ARCHIVE.receipt(RUN, 0))
     change(receipt)
     assert any(says in problem for problem in check_receipt(receipt))
+
+
+@pytest.mark.parametrize("added", [{"run": {"workspace": "/elsewhere"}}, {"run": {}}, {"catalog": {"bundles": []}}])
+def test_a_receipt_says_nothing_that_its_record_does_not_show(added: dict[str, Any]) -> None:
+    later = next(record["seq"] for record in ARCHIVE.records(RUN) if record["type"] == "call.started")
+    receipt = ARCHIVE.receipt(RUN, later)
+    assert (receipt["run"], receipt["catalog"]) == (None, None)
+    assert len(check_receipt(receipt | added)) == 1
+
+
+def test_a_receipt_of_the_former_schema_is_checked_as_it_was() -> None:
+    fields = dict(ARCHIVE.header(RUN).fields)
+    for seq in range(3):
+        receipt = ARCHIVE.receipt(RUN, seq) | {"schema": "bundle-router.receipt/1", "run": fields}
+        assert check_receipt(receipt) == []
 
 
 def test_a_receipt_of_a_later_record_names_the_run_it_is_of() -> None:

@@ -6,6 +6,8 @@ Rules:
    and the decision is replayed: the result has to equal the line.
 3. `later` has the lines that follow, up to the end of the run at the time: they connect the record with the run's
    `head`. A reader who got that head in another way knows that the record was in that run.
+4. `run` is what the first record states the digest of: the opening of the run. Nothing else is in a receipt that its
+   line does not show; receipts of schema 1 had all of `run.json` beside every record.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
 
-RECEIPT_SCHEMA: Final = "bundle-router.receipt/1"
+RECEIPT_SCHEMA: Final = "bundle-router.receipt/2"
+_FORMER: Final = "bundle-router.receipt/1"
 
 
 def make_receipt(
@@ -36,7 +39,7 @@ def make_receipt(
         "line": lines[0],
         "later": list(lines[1:]),
         "head": head,
-        "run": dict(header.fields),
+        "run": header.opening if "run_json" in record.record else None,
         "catalog": dict(catalog) if catalog is not None else None,
     }
 
@@ -44,7 +47,14 @@ def make_receipt(
 def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a receipt, one sentence each; empty when it proves its record."""
     try:
-        lines = [receipt["line"], *receipt.get("later", ())]
+        return _check(receipt)
+    except RecursionError:
+        return ["it is no receipt: it is nested too deep"]
+
+
+def _check(receipt: Mapping[str, Any]) -> list[str]:
+    try:
+        lines = [receipt["line"], *receipt["later"]]
         found = [unseal(line.encode("ascii")) for line in lines]
         run_id, record = receipt["run_id"], found[0].record
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
@@ -61,10 +71,18 @@ def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
         wrong.append("the line is that of another record")
     if found[0].seq == 0 and found[0].prev != genesis(str(run_id)):
         wrong.append("the first record is that of another run")
-    if record.get("run_json") not in (None, RunHeader(receipt.get("run") or {}).opening_digest):
-        wrong.append("what it says of the opening of the run is not what the first record says")
+    run, catalog, is_former = receipt.get("run"), receipt.get("catalog"), receipt.get("schema") == _FORMER
+    if not is_former and receipt.get("schema") != RECEIPT_SCHEMA:
+        wrong.append("its schema is not known")
+    stated = record.get("run_json")
+    if is_former and isinstance(run, Mapping):
+        run = RunHeader(run).opening if stated is not None else None
+    if (stated is not None or run is not None) and (not isinstance(run, Mapping) or digest_of(run) != stated):
+        wrong.append("what it says of the opening of the run is not what the record says")
     if record.get("type") == "route.decided":
-        wrong += _check_decision(record, receipt.get("catalog"))
+        wrong += _check_decision(record, catalog)
+    elif catalog is not None:
+        wrong.append("it has a catalog, and its record is no decision")
     return wrong
 
 

@@ -114,9 +114,13 @@ class RunHeader:
         return "seal" not in self.fields and "workspace" not in self.fields
 
     @property
+    def opening(self) -> dict[str, Any]:
+        """The fields that were written when the run began."""
+        return {name: value for name, value in self.fields.items() if name not in CHANGING}
+
+    @property
     def opening_digest(self) -> str:
-        """The digest of the fields that were written when the run began."""
-        return digest_of({name: value for name, value in self.fields.items() if name not in CHANGING})
+        return digest_of(self.opening)
 
     @property
     def is_edited(self) -> bool:
