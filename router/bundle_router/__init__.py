@@ -37,6 +37,7 @@ _HOMES: Final = {
 }
 _MODULES: Final = ("errors", "ext", "serving", "testing", "tool")
 
+__version__ = "0.1.0"
 __all__ = ["Catalog", "Decision", "Result", "Router", "RouterError", "Step", "StepPolicy", "Toolset", "load_catalog"]
 
 

@@ -63,9 +63,7 @@ def router_over(catalog: Catalog, runs: str) -> Router:
     clock, redactor = SystemClock(), SecretRedactor({"GITHUB_TOKEN": "ghp_" + "x" * 36})
     store = DiskRunStore(runs, clock=clock, artifacts=lambda path: MemoryArtifacts(), redactor=redactor)
     deps = EnginePorts(clock, redactor, FakeDiagnostics(), {}, lambda data: MediaFacts("application/octet-stream"))
-    engine = Engine(
-        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
-    )
+    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
     return Router(EngineVersions(engine))
 
 

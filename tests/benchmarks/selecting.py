@@ -96,9 +96,7 @@ def unmatched_step_us(bundles: int, count: int) -> list[float]:
         deps = EnginePorts(
             clock, redactor, diagnostics, sessions, lambda data: MediaFacts("application/octet-stream"), selector
         )
-        engine = Engine(
-            catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
-        )
+        engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
         router = Router(EngineVersions(engine))
         times = []
         for n in range(count + 20):

@@ -153,7 +153,6 @@ class Worker:
             store=store,
             capabilities=FakeCapabilities(),
             workspace="/",
-            versions={"bundle_router": "test"},
         )
         self.router = Router(EngineVersions(engine))
 

@@ -44,9 +44,7 @@ def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_
     catalog = small_catalog({"a": ["s.a"]}, routes=[Route("r", bundles=("a",))])
     store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path))
     deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
-    engine = Engine(
-        catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/", versions={}
-    )
+    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=FakeCapabilities(), workspace="/")
     with Router(EngineVersions(engine)) as router:
         for number in range(6):
             router.route_sync(Step(run_id="r", workflow="w", role="r", step=str(number)))

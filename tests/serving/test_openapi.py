@@ -33,7 +33,7 @@ STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "both"}
 def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any, mode: GenerationMode) -> None:
     def called(endpoint: Any) -> None:
         headers = {"Authorization": f"Bearer {endpoint.key}"}
-        schema = schemathesis.openapi.from_dict(openapi_document("1"), config=CONFIG)
+        schema = schemathesis.openapi.from_dict(openapi_document(), config=CONFIG)
         for result in schema.get_all_operations():
             operation = result.ok()
 
@@ -68,7 +68,7 @@ def test_a_typescript_client_is_generated_type_checked_and_called(site: Any, tmp
     shutil.copytree(Path(__file__).parent / "typescript", project)
     (project / "package.json").write_text('{"type": "module"}')
     (project / "node_modules").symlink_to(installed)
-    (project / "openapi.json").write_text(json.dumps(openapi_document("1")))
+    (project / "openapi.json").write_text(json.dumps(openapi_document()))
     tools = installed / ".bin"
     generated = ("openapi.json", "--default-non-nullable=false", "-o", "schema.d.ts")
     for words in ((str(tools / "openapi-typescript"), *generated), (str(tools / "tsc"), "-p", ".")):
@@ -94,7 +94,7 @@ def test_a_typescript_client_is_generated_type_checked_and_called(site: Any, tmp
 def test_every_problem_has_a_code_of_the_closed_list(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
-            assert (await http.get("/openapi.json")).json() == json.loads(json.dumps(openapi_document("0.1.0")))
+            assert (await http.get("/openapi.json")).json() == json.loads(json.dumps(openapi_document()))
 
     site.serve_all(work)
     assert len(set(PROBLEM_CODES)) == len(PROBLEM_CODES)

@@ -79,13 +79,12 @@ class Engine:
         store: RunStore,
         capabilities: Capabilities,
         workspace: str,
-        versions: Mapping[str, str],
         servers: Servers | None = None,
     ) -> None:
         self.catalog = catalog
         self.ports = ports
         self._store = store
-        self.runs = RunTable(catalog, store, ports.clock, ports.diagnostics, workspace, versions)
+        self.runs = RunTable(catalog, store, ports.clock, ports.diagnostics, workspace)
         self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers.sessions if servers is not None else None
         self._watchers: tuple[Callable[[str], None], ...] = ()

@@ -16,10 +16,11 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
@@ -230,24 +231,16 @@ _STRIPES: Final = 64
 
 
 class RunTable:
-    """The open runs of this process, over one catalog and one store. Safe for many threads. `versions` are written into
-    the header of each new run."""
+    """The open runs of this process, over one catalog and one store. Safe for many threads."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        store: RunStore,
-        clock: Clock,
-        diagnostics: Diagnostics,
-        workspace: str,
-        versions: Mapping[str, str],
+        self, catalog: Catalog, store: RunStore, clock: Clock, diagnostics: Diagnostics, workspace: str
     ) -> None:
         self.store = store
         self.workspace = workspace
         self._catalog = catalog
         self._clock = clock
         self._diagnostics = diagnostics
-        self._versions = dict(versions)
         self._runs: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
@@ -318,7 +311,7 @@ class RunTable:
             raise RequestError(f"run {run_id!r} can't be its own parent")
         self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
         stated = {"parent_run_id": parent_id, "workspace": self.workspace}
-        header = RunHeader({**self._versions, "catalog_revision": self._catalog.revision, **stated})
+        header = RunHeader({"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated})
         if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
             # Before it begins: a run that nobody knows of would spend beside the tree.
             self._tell_root(parent_id, run_id)

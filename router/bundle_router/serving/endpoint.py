@@ -107,10 +107,8 @@ async def opened_keys(access: EndpointAccess, key: str | None, tokens: AccessTok
 async def served_runs(access: EndpointAccess) -> AsyncIterator[ServedRuns]:
     """Yield the runs as MCP servers, and end their sessions at the end. The SDK is imported in the background, which
     takes a second; only the first request may have to wait for it."""
-    from bundle_router.wiring.effects import package_version
-
     loaded = asyncio.ensure_future(asyncio.to_thread(import_module, "bundle_router.serving.mcp.protocol"))
-    runs = ServedRuns(access, package_version(), loaded)
+    runs = ServedRuns(access, loaded)
     try:
         yield runs
     finally:

@@ -73,16 +73,15 @@ async def serve(
     from bundle_router.serving.api.routes import DecisionApi
     from bundle_router.serving.metrics import ServiceMetrics
     from bundle_router.serving.probes import OPEN_TO_ALL, probe_routes
-    from bundle_router.wiring.effects import package_version
 
     keys = await opened_keys(router.endpoint, key, tokens)
     address = address or ServiceAddress(port=port)
-    settings, version = router.catalog.settings.service, package_version()
+    settings = router.catalog.settings.service
     requests = Requests(RequestBounds(settings.max_requests, settings.max_body_bytes, settings.body_s))
     metrics = ServiceMetrics(lambda: requests.under_way)
     async with contextlib.AsyncExitStack() as stack:
         report, traces = router.endpoint.report, settings.traces
-        spans = await asyncio.to_thread(SpanExport, traces, version) if traces is not None else None
+        spans = await asyncio.to_thread(SpanExport, traces) if traces is not None else None
         telemetry = Telemetry(metrics, spans, report, lambda: router.catalog.servers)
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
         idle = IdleRuns(settings.idle_run_s, router.close_run, report)
@@ -95,7 +94,7 @@ async def serve(
         endpoint, begin = await stack.enter_async_context(
             answering(access, requests, runs, keys=keys, address=address, head_s=head_s)
         )
-        api = DecisionApi(router, telemetry, idle, request_s=settings.request_s, version=version)
+        api = DecisionApi(router, telemetry, idle, request_s=settings.request_s)
         stack.callback(api.close)
         routes = [*mcp_routes(runs), *api.routes(), *probe_routes(router, metrics, watch, lambda: runs.trouble)]
         admission = Admission(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router import __version__
 from bundle_router.core.models import Decision
 from bundle_router.engine.results import Result
 from bundle_router.errors import needs_extra
@@ -94,7 +95,7 @@ class SpanExport:
     """Sends spans to one collector, in batches, in its own thread. `url` is the full address
     (`http://127.0.0.1:4318/v1/traces`). Raises NotInstalled."""
 
-    def __init__(self, url: str, version: str) -> None:
+    def __init__(self, url: str) -> None:
         with needs_extra("[service] traces", "telemetry"):
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -103,10 +104,10 @@ class SpanExport:
             from opentelemetry.trace import set_span_in_context
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        resource = Resource.create({"service.name": "bundle-router", "service.version": version})
+        resource = Resource.create({"service.name": "bundle-router", "service.version": __version__})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url, timeout=2)))
-        self._tracer = self._provider.get_tracer("bundle_router", version)
+        self._tracer = self._provider.get_tracer("bundle_router", __version__)
         self._read = TraceContextTextMapPropagator().extract
         self._within = set_span_in_context
 

@@ -272,7 +272,6 @@ def fake_router(
         store=fakes.store,
         capabilities=fakes.capabilities,
         workspace=str(workspace),
-        versions={"bundle_router": "test"},
     )
     router = FakeRouter(EngineVersions(engine))
     router.fakes = fakes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -72,12 +71,3 @@ def open_diagnostics(catalog: Catalog, redactor: Redactor) -> Diagnostics:
     from bundle_router.adapters.diagnostics import StderrDiagnostics
 
     return StderrDiagnostics(redactor, level=catalog.settings.log.diagnostics)
-
-
-@cache
-def package_version() -> str:
-    """Return the installed version; `0+checkout` when run from a folder that was not installed."""
-    try:
-        return version("bundle-router")
-    except PackageNotFoundError:
-        return "0+checkout"

@@ -11,7 +11,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.wiring.effects import open_diagnostics, open_redactor, package_version
+from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
 LOGIN_S: Final = 300.0
 """Seconds that a person has to authorize a server."""
@@ -53,10 +53,7 @@ def log_in(
     async def main() -> LoggedIn:
         sessions = open_mcp_sessions(
             {server.name: server},
-            ConnectionSetting(
-                replace(bounds_for(catalog.settings.limits), connect_s=timeout_s),
-                client=("bundle-router", package_version()),
-            ),
+            ConnectionSetting(replace(bounds_for(catalog.settings.limits), connect_s=timeout_s)),
             clock=SystemClock(),
             diagnostics=open_diagnostics(catalog, redactor),
             authorization=authorization,

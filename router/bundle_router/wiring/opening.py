@@ -25,7 +25,7 @@ from bundle_router.wiring.catalogs import (
     with_learned,
     with_skills,
 )
-from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store, package_version
+from bundle_router.wiring.effects import open_diagnostics, open_redactor, open_results, open_store
 from bundle_router.wiring.logins import token_folder
 from bundle_router.wiring.searching import open_selector, open_tool_search
 from bundle_router.wiring.toolservers import REMOTE, Development, PinnedServers
@@ -169,7 +169,6 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
             capabilities=capabilities,
             workspace=str(opening.workspace),
             servers=servers.servers_behind(catalog, pins, approved),
-            versions={"bundle_router": package_version()},
         )
 
     return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), own

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +49,8 @@ class SearchMaker:
 
         Raises NotInstalled where its library is missing. Takes up to seconds for thousands of tools.
         """
+        from importlib.metadata import PackageNotFoundError, version
+
         from bundle_router.adapters.bm25 import english_stemmer
         from bundle_router.core.search.corpus import outline_of
         from bundle_router.core.search.ranking import Search

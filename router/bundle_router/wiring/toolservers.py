@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bundle_router.core.catalog import TRANSPORTS, Catalog, Server
 from bundle_router.ports import Clock, Diagnostics, Redactor
-from bundle_router.wiring.effects import open_diagnostics, open_redactor, package_version
+from bundle_router.wiring.effects import open_diagnostics, open_redactor
 from bundle_router.wiring.logins import token_folder
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ class PinnedServers:
         self._schema_of = _schemas_of(catalog)
         self.sessions = open_mcp_sessions(
             catalog.servers,
-            ConnectionSetting(
-                bounds_for(catalog.settings.limits),
-                development=bool(development),
-                workspace=workspace,
-                client=("bundle-router", package_version()),
-            ),
+            ConnectionSetting(bounds_for(catalog.settings.limits), development=bool(development), workspace=workspace),
             clock=clock,
             diagnostics=diagnostics,
             schema_of=lambda server, tool: self._schema_of(server, tool),

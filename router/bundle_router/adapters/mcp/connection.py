@@ -73,7 +73,6 @@ class Connection:
         open_wire: OpenWire,
         bounds: Bounds,
         *,
-        client: tuple[str, str],
         on_change: Callable[[], None],
         era: Era = "auto",
         gives: Mapping[str, Any] | None = None,
@@ -81,7 +80,6 @@ class Connection:
         self._label = label
         self._open_wire = open_wire
         self._bounds = bounds
-        self._client = client
         self._on_change = on_change
         self._era: Era = era
         self._gives = gives or {}
@@ -120,7 +118,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 streams, self._wire = await stack.enter_async_context(self._open_wire())
                 dispatcher = sdk.RawDispatcher(*streams)
-                session = sdk.RawSession(dispatcher, self._client, self._gives, self._on_change)
+                session = sdk.RawSession(dispatcher, self._gives, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
                 self._wire.note_era(session.listens_to)

@@ -334,7 +334,6 @@ class Hub:
             server.name,
             wires.WIRES[server.transport](server, scope, parts),
             self._bounds,
-            client=self._setting.client,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
             era="handshake" if declared_input(server, scope) else server.era,
             gives=declared_input(server, scope),

@@ -42,6 +42,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from bundle_router import __version__
 from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
@@ -99,19 +100,13 @@ class RawSession(ClientSession):
     """A session whose requests return the server's result unchecked. `gives` are the capabilities of the agent's
     client, which a server of the handshake era may use in the middle of a request."""
 
-    def __init__(
-        self,
-        dispatcher: RawDispatcher,
-        client: tuple[str, str],
-        gives: Mapping[str, Any],
-        on_change: Callable[[], None],
-    ) -> None:
+    def __init__(self, dispatcher: RawDispatcher, gives: Mapping[str, Any], on_change: Callable[[], None]) -> None:
         self._gives = gives
         self._clients: list[Client] = []
         """Clients of the requests in progress that receive notifications or may be asked for input."""
         super().__init__(
             dispatcher=dispatcher,
-            client_info=types.Implementation(name=client[0], version=client[1]),
+            client_info=types.Implementation(name="bundle-router", version=__version__),
             message_handler=self._handle_message,
         )
         self.dispatcher = dispatcher

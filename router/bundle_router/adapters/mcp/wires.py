@@ -36,13 +36,12 @@ DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
 @dataclass(frozen=True, slots=True)
 class ConnectionSetting:
     """How to connect to servers. `environ` resolves `${NAME}`; `development` permits stdio; `workspace` is the folder
-    that stdio servers start in; `client` is the name and version that servers are told."""
+    that stdio servers start in."""
 
     bounds: Bounds = DEFAULT_BOUNDS
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     development: bool = False
     workspace: Path = Path()
-    client: tuple[str, str] = ("bundle-router", "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from bundle_router import __version__
 from bundle_router.core.models import RUN_ID, Decision
 from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -52,14 +53,14 @@ _ETAG: Final = _parameter(
 
 
 @cache
-def openapi_document(version: str) -> Json:
-    """Return the document. `version` is the package's."""
+def openapi_document() -> Json:
+    """Return the document."""
     schemas = _schemas()
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Bundle Router",
-            "version": version,
+            "version": __version__,
             "description": "Which bundles of tools a workflow step may see, and why; and their calls.",
         },
         "security": [{"bearer": []}],

@@ -87,13 +87,13 @@ class JsonBytes(Response):
 class DecisionApi:
     """The routes over one router. `request_s`: maximum seconds of one request."""
 
-    def __init__(self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float, version: str) -> None:
+    def __init__(self, router: Router, telemetry: Telemetry, idle: IdleRuns, *, request_s: float) -> None:
         self._router = router
         self._access = router.endpoint
         self._telemetry = telemetry
         self._idle = idle
         self._request_s = request_s
-        self._document = openapi_document(version)
+        self._document = openapi_document()
         self._reading = threading.Lock()
         self._reader: RunReader | None = None
 

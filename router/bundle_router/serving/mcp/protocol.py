@@ -34,6 +34,7 @@ from mcp.server.subscriptions import (
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
+from bundle_router import __version__
 from bundle_router.core.tools.shaping.json_text import parse
 from bundle_router.core.tools.transport.pass_through import CHANGED, Client
 from bundle_router.engine.results import Result
@@ -125,7 +126,7 @@ class _Sessions(StreamableHTTPSessionManager):
 class RunServer:
     """One run as an MCP server: an ASGI application between `start` and `close`."""
 
-    def __init__(self, run: ServerRun, version: str) -> None:
+    def __init__(self, run: ServerRun) -> None:
         self._run = run
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
@@ -133,7 +134,7 @@ class RunServer:
         self.following = FollowedResources(run.follow, self._announce_update)
         server = _Server(
             run,
-            version=version,
+            version=__version__,
             cache_hints=dict.fromkeys(CACHEABLE, FRESH),
             get_tool_input_schema=run.schema,
             on_list_tools=self._list,

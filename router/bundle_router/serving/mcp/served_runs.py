@@ -36,7 +36,7 @@ MAX_RUNS: Final = 256
 class ServedRun:
     """One run as its server sees it, under the decision in its address if there is one."""
 
-    def __init__(self, run_id: str, decision: str | None, runs: EndpointAccess, version: str) -> None:
+    def __init__(self, run_id: str, decision: str | None, runs: EndpointAccess) -> None:
         from bundle_router.serving.mcp.protocol import RunServer
 
         self.id = run_id
@@ -54,7 +54,7 @@ class ServedRun:
         self._media = partial(runs.media, run_id, decision=decision)
         warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
         self.listen_to_log = runs.log_listener(lambda where, untold: warn(where=where, untold=untold))
-        self.server: RunServer = RunServer(self, version)
+        self.server: RunServer = RunServer(self)
 
     @property
     def idle(self) -> bool:
@@ -112,10 +112,9 @@ class ServedRuns:
     """The served runs by id and named decision. Belongs to one event loop; only the callbacks of `watch` may come from
     other threads."""
 
-    def __init__(self, runs: EndpointAccess, version: str, loaded: asyncio.Future[Any]) -> None:
+    def __init__(self, runs: EndpointAccess, loaded: asyncio.Future[Any]) -> None:
         self._loaded = loaded
         self.access = runs
-        self._version = version
         self._served: OrderedDict[tuple[str, str | None], ServedRun] = OrderedDict()
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -156,7 +155,7 @@ class ServedRuns:
 
     async def _begin(self, run_id: str, decision: str | None) -> ServedRun:
         await asyncio.shield(self._loaded)
-        served = ServedRun(run_id, decision, self.access, self._version)
+        served = ServedRun(run_id, decision, self.access)
         await served.refresh()
         await served.server.start()
         return served
