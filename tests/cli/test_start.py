@@ -53,6 +53,27 @@ def test_a_cold_route_loads_no_tool_and_little_else(tmp_path: Path) -> None:
     assert int(words[3]) <= 18, "classes made by the standard library's dataclass, which compiles six methods each"
 
 
+def test_a_cold_route_starts_no_event_loop_and_looks_for_no_plugin(tmp_path: Path) -> None:
+    script = """
+import sys
+from bundle_router.cli import main
+
+sys.argv = "bundle-router route --workflow feature --role implementer --step edit --run r-1".split()
+main()
+late = ("asyncio.events", "importlib.metadata", "concurrent.futures.process", "subprocess")
+print("loaded", *(name for name in late if name in sys.modules))
+import asyncio
+from asyncio import TaskGroup
+
+asyncio.run(asyncio.sleep(0))  # who uses it then has all of it
+assert sys.modules["asyncio"].TaskGroup is TaskGroup is asyncio.TaskGroup
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
 def test_modules_for_others_are_found_from_the_package() -> None:
     script = (
         "import bundle_router\n"

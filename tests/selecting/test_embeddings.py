@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -310,7 +311,7 @@ def test_old_revisions_are_let_go_of(tmp_path: Path) -> None:
 
 def test_the_embedder_is_let_go_of_with_the_selector() -> None:
     rig = Rig(catalog())
-    rig.selector.close()
+    asyncio.run(rig.selector.close())
     assert rig.embedder.closed
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator
@@ -27,7 +28,7 @@ CLEAN_UP_S = 5.0
 
 def refuse_running_loop(what: str, instead: str) -> None:
     """Raise WrongContext on a thread that runs an event loop, because waiting there would stop the loop."""
-    if asyncio._get_running_loop() is not None:
+    if "asyncio.events" in sys.modules and asyncio._get_running_loop() is not None:
         raise WrongContext(f"{what} was used inside a running event loop", advice=f"use `{instead}` there")
 
 
@@ -166,6 +167,10 @@ class Portal:
     def closed(self) -> bool:
         return self._thread.closed
 
+    @property
+    def is_started(self) -> bool:
+        return self._thread.is_started
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the portal's loop and return its result. An interrupt cancels it and waits briefly.
 
@@ -264,6 +269,10 @@ class SessionsLoop:
         self._thread = LoopThread(name, make_executor=self._workers)
         self._here: asyncio.AbstractEventLoop | None = None
         self._pending: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_started(self) -> bool:
+        return self._here is not None or self._thread.is_started
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine that `make` returns on the sessions' loop, and await it here. Cancelling does not wait.

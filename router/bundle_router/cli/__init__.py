@@ -17,9 +17,10 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from types import FrameType, ModuleType
+from typing import Any, Final, NoReturn
 
+from bundle_router import __version__
 from bundle_router.errors import RouterError, refuse_windows
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
@@ -66,6 +67,21 @@ def _have_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
 
 
+class _NoPlugins(ModuleType):
+    """pydantic's look for plugins of other packages, which imports what reads their metadata: there are none."""
+
+    get_plugins = tuple
+
+
+class _Deferred(ModuleType):
+    """A module that is imported when something of it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser for which a wrong option is a bad request: status 3, since 2 means an invalid config."""
 
@@ -76,12 +92,7 @@ class _Parser(argparse.ArgumentParser):
 
 class _Version(argparse.Action):
     def __call__(self, top: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"bundle-router {version('bundle-router')}")
-        except PackageNotFoundError:
-            print("bundle-router 0+checkout")
+        print(f"bundle-router {__version__}")
         top.exit()
 
 
@@ -109,11 +120,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
-    # In a short process that starts no agent, garbage collection and plugins took a fifth of a cold `route`.
+    # In a short process that starts no agent, garbage, plugins and asyncio took a third of a cold `route`.
     if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
         atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+        sys.modules.setdefault("pydantic.plugin._loader", _NoPlugins("pydantic.plugin._loader"))
+        sys.modules.setdefault("asyncio", _Deferred("asyncio"))
     try:
         refuse_windows(sys.platform if verb else "")
         arguments = parser((verb,)).parse_args(words)

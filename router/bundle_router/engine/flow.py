@@ -68,7 +68,7 @@ class EnginePorts:
     scratch: Callable[[], Scratch] | None = None
     programs: Programs | None = None
     queries: Callable[[str, Any], Any] = no_queries
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = lambda work: asyncio.to_thread(work)
 
 
 @dataclass(frozen=True, slots=True)

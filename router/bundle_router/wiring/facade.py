@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -60,6 +60,7 @@ class Router:
         self._older: dict[Engine, StagedSelector | None] = {}
         self._opening = opening
         self._portal = Portal()
+        self._ran_on_loop = False
 
     @classmethod
     def open(
@@ -140,6 +141,7 @@ class Router:
                 "Bundle Router's coroutines run on asyncio, and this event loop is another (trio?)",
                 advice="use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)",
             )
+        self._ran_on_loop = True
         return self._engines
 
     async def warm_up(self) -> bool:
@@ -406,7 +408,11 @@ class Router:
         """Do as `close` does, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
         if not self._portal.is_forked and not self._portal.closed:
-            self._portal.run(self._end())
+            if self._portal.is_started or self._ran_on_loop:
+                self._portal.run(self._end())
+            else:  # nothing was awaited ever, so there is nothing to wait for: no loop is begun to end at once
+                with suppress(StopIteration):
+                    self._end().send(None)
             self._portal.close()
 
     async def __aenter__(self) -> Self:

@@ -21,7 +21,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -67,7 +67,7 @@ def shipped_tools(server: str) -> Sequence[LocalTool]:
 def shipped_cards() -> dict[str, Card]:
     """Return the cards of the first-party tools by canonical name, as `.ci/generate` wrote them, without loading the
     tools' modules."""
-    text = resources.files("bundle_router.tools").joinpath("cards.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "tools" / "cards.json").read_text(encoding="utf-8")
     return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 

@@ -213,8 +213,8 @@ class McpSessions:
             hub, self._hub = self._hub, None
         if hub is not None:
             await self._thread.run(hub.close)
-        await asyncio.to_thread(self._thread.close)
-        await asyncio.to_thread(self._checker.close)
+        for end in (self._thread.close, self._checker.close):
+            await asyncio.to_thread(end) if self._thread.is_started else end()
 
     # --- within ------------------------------------------------------------------------------------------------------
 

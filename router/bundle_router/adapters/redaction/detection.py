@@ -72,8 +72,7 @@ class SecretAllowance:
 
     target: str
     regexes: tuple[str, ...]
-    stopwords: str
-    """One regex for all stop words; empty without any."""
+    stopwords: tuple[str, ...]
 
     def covers(self, secret: bytes, match: bytes) -> bool:
         if self.target == "secret":
@@ -81,7 +80,7 @@ class SecretAllowance:
                 return True
         elif any(pattern(regex).search(match) for regex in self.regexes):
             return True
-        return bool(self.stopwords) and pattern(self.stopwords).search(secret.lower())
+        return bool(self.stopwords) and pattern(_any_of(self.stopwords)).search(secret.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +152,12 @@ def entropy(secret: bytes) -> float:
 
 
 def _allowances(entries: list[dict[str, Any]]) -> tuple[SecretAllowance, ...]:
-    return tuple(
-        SecretAllowance(entry["target"], tuple(entry["regexes"]), "|".join(map(literal, entry["stopwords"])))
-        for entry in entries
-    )
+    return tuple(SecretAllowance(row["target"], tuple(row["regexes"]), tuple(row["stopwords"])) for row in entries)
+
+
+@cache
+def _any_of(words: tuple[str, ...]) -> str:
+    return "|".join(map(literal, words))
 
 
 Finder = Callable[[ProbedText], Iterator[SecretHit]]

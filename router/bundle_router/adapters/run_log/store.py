@@ -10,7 +10,6 @@ import os
 import platform
 import secrets
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -381,6 +380,8 @@ def refuse_without_locks(storage: Storage, runs: Path, found: FileSystem | None 
 
 def _are_honoured(storage: Storage, runs: Path) -> bool:
     """Return whether a second process is refused a lock that is held."""
+    import subprocess
+
     path = runs / f".lock-probe-{secrets.token_hex(4)}"
     with translate_errors("try the locks of", str(runs)):
         fd = storage.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -161,10 +161,10 @@ class SearchSelector:
         if self.search_for(catalog) is not None and self._meanings is not None:
             self._meanings.warm_up(catalog)
 
-    def close(self) -> None:
-        """Let go of the embedder. Blocks for a moment; idempotent."""
+    async def close(self) -> None:
+        """Let go of the embedder; idempotent."""
         if self._meanings is not None:
-            self._meanings.close()
+            await asyncio.to_thread(self._meanings.close)
 
     def _try_to_make(self, catalog: Catalog) -> Search | None:
         try:

@@ -105,7 +105,7 @@ class StagedSelector:
         if self.model is not None:
             await self.model.close()
         if self.search is not None:
-            await asyncio.to_thread(self.search.close)
+            await self.search.close()
 
 
 def _narrow_question(question: Question, result: SearchResult | None) -> Question:
