@@ -229,11 +229,11 @@ class GateMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(self.waiting)))
-        assert self.gate.withdraw(self.waiting.pop(who), who)
+        assert self.gate.cancel(self.waiting.pop(who), who)
 
     @rule(server=st.sampled_from(servers))
     def withdraw_who_is_not_there(self, server: str) -> None:
-        assert not self.gate.withdraw(server, -1)
+        assert not self.gate.cancel(server, -1)
 
     @invariant()
     def counts_agree(self) -> None:

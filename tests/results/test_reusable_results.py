@@ -13,7 +13,7 @@ from bundle_router.core.tools.reusable_results import (
     MAX_BYTES,
     MAX_ENTRIES,
     MAX_ENTRY_BYTES,
-    KeptResult,
+    CachedResult,
     ResultCache,
     ReusableCall,
     is_read_only,
@@ -113,17 +113,17 @@ def test_every_part_of_a_call_is_in_its_key() -> None:
 
 def test_what_is_too_large_or_seems_to_have_failed_is_not_kept() -> None:
     most = ShapedResult("x" * (MAX_ENTRY_BYTES - 3), (Blob(b"abc", "0" * 64, "media", MediaFacts("image/gif")),))
-    assert may_keep(most, "r.1", 9) == KeptResult(most, "r.1", 9)
+    assert may_keep(most, "r.1", 9) == CachedResult(most, "r.1", 9)
     assert may_keep(replace(most, text=most.text + "x"), "r.1", 9) is None
     wide = ShapedResult("x" * (MAX_ENTRY_BYTES // 4 - 1) + "\U0001f600")
-    assert may_keep(wide, "r.1", 9) == KeptResult(wide, "r.1", 9)
+    assert may_keep(wide, "r.1", 9) == CachedResult(wide, "r.1", 9)
     assert may_keep(replace(wide, text=wide.text + "x"), "r.1", 9) is None, "Python keeps four bytes a character then"
     assert may_keep(ShapedResult("no", flags=("looks_like_error",)), "r.1", 9) is None
 
 
 def test_what_is_kept_is_bounded_in_entries_and_bytes_and_dropped_by_its_place() -> None:
-    def kept(size: int) -> KeptResult:
-        return KeptResult(ShapedResult("x" * size), "r.1", 10)
+    def kept(size: int) -> CachedResult:
+        return CachedResult(ShapedResult("x" * size), "r.1", 10)
 
     cache = ResultCache(max_entries=3, max_bytes=100)
     for key, place, size in (("a", "p", 50), ("b", "q", 50), ("a", "p", 50)):

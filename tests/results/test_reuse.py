@@ -14,7 +14,7 @@ import pytest
 from bundle_router import Router, Step, StepPolicy, load_catalog
 from bundle_router.core.catalog import Bundle, Card, Catalog, Reuse, Server
 from bundle_router.core.models import Media, Text
-from bundle_router.core.tools.reusable_results import KeptResult, ResultCache, ReusableCall
+from bundle_router.core.tools.reusable_results import CachedResult, ResultCache, ReusableCall
 from bundle_router.core.tools.shaping import ShapedResult
 from bundle_router.engine.reuse import CallOutcome, ResultReuse
 from bundle_router.errors import ConfigError, KeyConflict
@@ -271,8 +271,8 @@ def test_an_untrusted_server_can_not_be_given_a_lifetime(site: Site) -> None:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-def kept(text: str = "x", until_ns: int = 10) -> KeptResult:
-    return KeptResult(ShapedResult(text), "r.1", until_ns)
+def kept(text: str = "x", until_ns: int = 10) -> CachedResult:
+    return CachedResult(ShapedResult(text), "r.1", until_ns)
 
 
 def test_a_shelf_drops_what_is_old_and_what_was_not_used_for_longest() -> None:

@@ -18,7 +18,7 @@ from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.cli import main
 from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
-from bundle_router.core.records.heads import KeptHead, faults_of_head, missing_runs
+from bundle_router.core.records.heads import StoredHead, faults_of_head, missing_runs
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError
 from bundle_router.testing import FakeClock
@@ -51,7 +51,7 @@ class ListStore:
 
 def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
     assert missing_runs({}, ()) == []
-    heads = {run_id: KeptHead(run_id, number, 1, "sha256:0") for run_id, number in (("b", 104), ("a", 2))}
+    heads = {run_id: StoredHead(run_id, number, 1, "sha256:0") for run_id, number in (("b", 104), ("a", 2))}
     said = missing_runs(heads, ())
     assert [line.split(":")[0] for line in said[:2]] == ["run 'a' is gone", "run 'b' is gone"]
     begun = [int(line.split("number ")[1].split()[0]) for line in said[2:]]
@@ -59,7 +59,7 @@ def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
 
 
 def test_a_head_of_another_run_is_no_head_of_this_one() -> None:
-    head = KeptHead("other", 1, 1, "sha256:0")
+    head = StoredHead("other", 1, 1, "sha256:0")
     assert faults_of_head(head, "r", None) == ["the head that is kept for it is that of run 'other'"]
 
 
@@ -211,7 +211,7 @@ def test_heads_are_numbered_as_their_runs_begin_whoever_keeps_them(tmp_path: Pat
 def test_a_shorter_head_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     FolderHeads(tmp_path, KEY).note("r", 1, "sha256:1")
     FolderHeads(tmp_path).note("r", 2, "sha256:2")
-    assert (tmp_path / "r.head").read_bytes() == KeptHead("r", 1, 2, "sha256:2").to_line()
+    assert (tmp_path / "r.head").read_bytes() == StoredHead("r", 1, 2, "sha256:2").to_line()
 
 
 def test_a_pruned_head_stays_so_until_more_is_written(tmp_path: Path) -> None:
@@ -220,11 +220,11 @@ def test_a_pruned_head_stays_so_until_more_is_written(tmp_path: Path) -> None:
     assert (heads.read("r"), heads.all()) == (None, {})
     heads.note("r", 2, "sha256:2")
     heads.prune("r")
-    assert heads.all() == {"r": KeptHead("r", 1, 2, "sha256:2", pruned=True)}
+    assert heads.all() == {"r": StoredHead("r", 1, 2, "sha256:2", pruned=True)}
     heads.note("r", 2, "sha256:x")
-    assert heads.read("r") == KeptHead("r", 1, 2, "sha256:2", pruned=True), "nothing came"
+    assert heads.read("r") == StoredHead("r", 1, 2, "sha256:2", pruned=True), "nothing came"
     heads.note("r", 3, "sha256:3")
-    assert heads.read("r") == KeptHead("r", 1, 3, "sha256:3")
+    assert heads.read("r") == StoredHead("r", 1, 3, "sha256:3")
 
 
 def test_what_is_no_head_or_no_count_of_runs_is_said_to_be(tmp_path: Path) -> None:
@@ -265,10 +265,10 @@ def test_keeping_heads_leaves_no_descriptor_open_and_waits_for_its_turn(tmp_path
     noting.start()
     noting.join(0.2)
     assert noting.is_alive(), "as long as another holds it"
-    os.pwrite(held, KeptHead("r", 1, 3, "sha256:3").to_line(), 0)
+    os.pwrite(held, StoredHead("r", 1, 3, "sha256:3").to_line(), 0)
     os.close(held)
     noting.join()
-    assert heads.read("r") == KeptHead("r", 1, 4, "sha256:4")
+    assert heads.read("r") == StoredHead("r", 1, 4, "sha256:4")
 
 
 def test_what_keeps_heads_is_the_store_and_the_log_beneath_in_all_else(tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ def test_what_keeps_heads_is_the_store_and_the_log_beneath_in_all_else(tmp_path:
     store = HeadKeepingStore(DiskRunStore(tmp_path / "runs", clock=FakeClock(), artifacts=no_artifacts), heads)
     assert store.open("r") is None
     log = store.create("r", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")
-    assert heads.read("r") == KeptHead("r", 1, 0, genesis("r"))
+    assert heads.read("r") == StoredHead("r", 1, 0, genesis("r"))
     done = log.append("routing", {"type": "note"})
-    assert heads.read("r") == KeptHead("r", 1, 1, done.hash)
+    assert heads.read("r") == StoredHead("r", 1, 1, done.hash)
     assert log.append("routing", {"type": "note"}, only_at=0).seq is None
-    assert heads.read("r") == KeptHead("r", 1, 1, done.hash), "nothing was written"
+    assert heads.read("r") == StoredHead("r", 1, 1, done.hash), "nothing was written"
     assert (log.next_seq, store.blocks) == (1, False)
     again = store.open("r")
     assert again is not None

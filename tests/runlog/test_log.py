@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.run_log.directory import let_go_of_all
+from bundle_router.adapters.run_log.directory import release_kept
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, unseal
 from bundle_router.errors import CorruptRun, RequestError, RunBusy, StorageError
@@ -315,7 +315,7 @@ def test_opening_and_closing_runs_leaves_no_descriptor_behind(runs: Any) -> None
 
     runs.open("warm").append("routing", runs.record(0))
     runs.opened[-1].close()
-    let_go_of_all()  # of what other tests left
+    release_kept()  # of what other tests left
     before = descriptors()
     for number in range(20):
         log = runs.open(f"r-{number}")

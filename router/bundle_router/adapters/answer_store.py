@@ -120,12 +120,12 @@ def _table() -> Any:
         if not _TABLE:
             from sqlmodel import Field, SQLModel
 
-            class KeptAnswer(SQLModel, table=True):
+            class StoredAnswer(SQLModel, table=True):
                 __tablename__ = "answers_1"
                 key: str = Field(primary_key=True)
                 text: str
                 made: float
                 until: float = Field(index=True)
 
-            _TABLE.append(KeptAnswer.__table__)  # type: ignore[attr-defined]  # put there by SQLAlchemy
+            _TABLE.append(StoredAnswer.__table__)  # type: ignore[attr-defined]  # put there by SQLAlchemy
         return _TABLE[0]

@@ -181,13 +181,13 @@ class RunArtifacts(ArtifactReader):
         sha256 = hashlib.sha256(data).hexdigest()
         try:
             with self._folder(sha256[:2], make=True, durable=self._durable) as folder:
-                if not self._is_there(sha256, len(data), folder):
+                if not self._is_stored(sha256, len(data), folder):
                     self._keep(sha256, data, folder)
         except OSError as error:
             raise storage_error(f"can't store artifact {sha256} in {self._run_dir}", error) from error
         return sha256
 
-    def _is_there(self, sha256: str, size: int, folder: int) -> bool:
+    def _is_stored(self, sha256: str, size: int, folder: int) -> bool:
         """Return whether the content is stored. A file of another size was torn by power loss."""
         try:
             found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("Replaying", sum(archive.summary(run_id).records or 0 for run_id in run_ids)) as done:
         for run_id in run_ids:
             try:
-                total.merge(replaying.whole_run(run_id, done))
+                total.merge(replaying.replay_run(run_id, done))
             except CorruptRun as error:
                 status = error.exit_code
                 sys.stderr.write(visible(f"bundle-router: passed over: {error.message}") + "\n")

@@ -156,7 +156,7 @@ class Engine:
         for a decision of another run."""
         run = None if reads_on else self.runs.get(run_id)
         asked, kept = self._kept_states.get(run, (None, None)) if run is not None else (None, None)
-        if run is not None and kept is not None and asked == decision_id and self._still_stands(run, kept):
+        if run is not None and kept is not None and asked == decision_id and self._is_current(run, kept):
             return kept
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
@@ -193,7 +193,7 @@ class Engine:
             self._kept_states[run] = decision_id, state
         return state
 
-    def _still_stands(self, run: OpenRun, state: RunState) -> bool:
+    def _is_current(self, run: OpenRun, state: RunState) -> bool:
         """Return whether everything that a run's state was made of is unchanged, as far as this process knows."""
         is_same = run.parent_id is None and run.fold.decisions == state.decisions
         return is_same and self._machine.facts(state.step.principal) is state.facts
@@ -506,7 +506,7 @@ class EngineVersions:
         self._next_look_ns = 0
         self._lock = threading.Lock()
         self._watchers: tuple[Callable[[str], None], ...] = ()
-        engine.watch(self._tell)
+        engine.watch(self._notify_watchers)
 
     @property
     def newest(self) -> Engine:
@@ -551,7 +551,7 @@ class EngineVersions:
     def _adopt(self, engine: Engine, pins: Mapping[str, Pins]) -> None:
         for older in self._engines:
             older.narrow(pins)
-        engine.watch(self._tell)
+        engine.watch(self._notify_watchers)
         self._first[engine] = self._first[self.newest]
         kept = (older for older in self._engines if older.runs.any_used)
         self._engines = (engine, *kept)
@@ -563,7 +563,7 @@ class EngineVersions:
         for name, value in self._secrets.items():
             engine.ports.redactor.keep(name, value)
         with self._lock:
-            engine.watch(self._tell)
+            engine.watch(self._notify_watchers)
             self._first[engine] = engine
             self._renew = newer._renew
             self._engines = (engine, *(older for older in self._engines if older.runs.any_used))
@@ -594,7 +594,7 @@ class EngineVersions:
 
         return end
 
-    def _tell(self, run_id: str) -> None:
+    def _notify_watchers(self, run_id: str) -> None:
         for watcher in self._watchers:
             watcher(run_id)
 

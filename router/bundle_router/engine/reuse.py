@@ -22,7 +22,7 @@ from bundle_router.core.catalog import Catalog, Reuse
 from bundle_router.core.models import Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.tools.reusable_results import (
-    KeptResult,
+    CachedResult,
     ResultCache,
     ReusableCall,
     is_read_only,
@@ -64,7 +64,7 @@ class _CallUnderWay:
     """A call under way. `stale`: a change began after it."""
 
     place: str
-    done: Future[KeptResult | None]
+    done: Future[CachedResult | None]
     stale: bool = False
 
 
@@ -103,7 +103,7 @@ class ResultReuse:
             return await work()
 
     async def _lead(self, leader: _CallUnderWay, key: str, reuse: Reuse, call_id: str, work: Work) -> CallOutcome:
-        kept: KeptResult | None = None
+        kept: CachedResult | None = None
         try:
             outcome = await work()
             if outcome.outcome == "ok":

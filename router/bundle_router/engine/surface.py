@@ -19,7 +19,7 @@ from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
-from bundle_router.core.tools.exposure.placing import held_by, is_named_in, needs_ranking, place
+from bundle_router.core.tools.exposure.placing import is_named_in, needs_ranking, place, presented_bundles
 from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
@@ -212,7 +212,7 @@ class Surface:
         """Return where each tool of the decision is presented. Blocks where search is needed (rule 3)."""
         exposed = state.exposed()
         facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
-        held = held_by(
+        held = presented_bundles(
             self.catalog, state.decided.decision.bundles, lambda id_: filter(exposed.__contains__, of(id_, facts).tools)
         )
         unranked = needs_ranking(self.catalog, held)

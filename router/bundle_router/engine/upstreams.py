@@ -184,7 +184,7 @@ class Servers:
             unpinned=self._unpinned,
             pending=tuple(pending),
         )
-        self._tell(availability.drifted, before.availability.drifted if before is not None else ())
+        self._report_drift(availability.drifted, before.availability.drifted if before is not None else ())
         if before is not None and _is_same(before.availability, availability):
             availability = before.availability
         return _KnownAvailability(availability, changes, until_ns)
@@ -227,7 +227,7 @@ class Servers:
         globs = self._globs.get(server.name, ())
         return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
-    def _tell(self, drifted: Pairs, before: Pairs) -> None:
+    def _report_drift(self, drifted: Pairs, before: Pairs) -> None:
         """Report new drift of servers that have pins. Servers without pins are reported where they are shown."""
         for server in sorted(self._pins):
             rows = tuple(pair for pair in drifted if pair[0] == server)

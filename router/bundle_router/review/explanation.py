@@ -74,19 +74,21 @@ def explain(
     activation: Activation,
     step: Step,
     target: str,
-    hear: Callable[[Question], Reply | None] | None = None,
+    reply_for: Callable[[Question], Reply | None] | None = None,
 ) -> Explanation:
     """Explain one bundle id or canonical tool name, or only one of the two: `bundle:repo.x`, `tool:repo.x`.
 
     An unknown target gives one `unknown_bundle` chain.
 
-    If search or a model is asked, `hear` returns the reply; without it, or if it returns None, the chains show the step
-    as if nobody had answered.
+    If search or a model is asked, `reply_for` returns the reply; without it, or if it returns None, the chains show the
+    step as if nobody had answered.
     """
     outcome = decide(catalog, facts, activation, step)
     asks = isinstance(outcome, Question)
     decision = (
-        conclude(outcome, hear(outcome) if hear is not None else None) if isinstance(outcome, Question) else outcome
+        conclude(outcome, reply_for(outcome) if reply_for is not None else None)
+        if isinstance(outcome, Question)
+        else outcome
     )
     candidates = outcome.candidates if isinstance(outcome, Question) else ()
     chains = tuple(

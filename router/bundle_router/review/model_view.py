@@ -19,7 +19,7 @@ from bundle_router.core.decide.decide import plan_for
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Placement
-from bundle_router.core.tools.exposure.placing import held_by, needs_ranking, place
+from bundle_router.core.tools.exposure.placing import needs_ranking, place, presented_bundles
 from bundle_router.core.tools.exposure.provider_forms import Format, listing
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.guidance import guidance
@@ -39,7 +39,7 @@ class ModelView:
 def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, bool]:
     """Return the places of the decision's permitted tools, and whether a ranking is missing (rule 3)."""
     verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
-    held = held_by(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
+    held = presented_bundles(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
     placement = place(catalog, held, record.decision.after, room=room_of(record.step))
     return placement, bool(needs_ranking(catalog, held))
 

@@ -89,7 +89,7 @@ class RunReplays:
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
 
-    def whole_run(self, run_id: str, done: Callable[[int], None]) -> ReplayOutcome:
+    def replay_run(self, run_id: str, done: Callable[[int], None]) -> ReplayOutcome:
         """Return the outcome of a run's decisions. Raises UnknownRun, and CorruptRun for any broken record."""
         outcome, last = ReplayOutcome(Behaviour(self.examples)), -1
         early = self._other is None and self._runs.header(run_id).is_early

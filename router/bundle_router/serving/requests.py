@@ -81,7 +81,7 @@ class Requests:
             elif body is not None:  # else the client has disconnected
                 scope["body"] = body
                 whole: Message = {"type": "http.request", "body": body, "more_body": False}
-                await app(scope, again(whole, receive), send)
+                await app(scope, with_first(whole, receive), send)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -165,7 +165,7 @@ class LimitedRequests:
         await self._requests.carry_out(self._app, scope, receive, send)
 
 
-def again(message: Message, receive: Receive) -> Receive:
+def with_first(message: Message, receive: Receive) -> Receive:
     """Return a `receive` that gives a message again, then what follows it: the client's disconnection."""
     held: list[Message] = [message]
 

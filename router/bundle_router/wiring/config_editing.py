@@ -361,7 +361,7 @@ def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behavi
         if behaviour.decisions >= most:
             return behaviour, position < len(ids), tuple(unread)
         try:
-            behaviour.merge(replays.whole_run(run_id, lambda _done: None).behaviour)
+            behaviour.merge(replays.replay_run(run_id, lambda _done: None).behaviour)
         except CorruptRun:
             unread.append(run_id)
     return behaviour, False, tuple(unread)

@@ -219,8 +219,8 @@ class Router:
         expect("a step", step, Step, "explain(Step(run_id=…, workflow=…, role=…, step=…), …)")
         expect("a target", target, str, 'explain(step, "repo.readonly"), or a tool, "repo.read_file"')
         refuse_unknown(self.catalog, step.policy)
-        hear = self._selector.preview if self._selector is not None else None
-        return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, hear)
+        reply_for = self._selector.preview if self._selector is not None else None
+        return explain(self.catalog, self._engines.newest.facts(), Activation(), step, target, reply_for)
 
     # --- tools -----------------------------------------------------------------------------------------------------
 

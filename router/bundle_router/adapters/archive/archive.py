@@ -91,7 +91,7 @@ class VerifyReport:
         return self.broken is None and not self.problems
 
 
-class KeptArtifacts(Protocol):
+class StoredArtifacts(Protocol):
     """Read access to the artifacts of one run."""
 
     def get(self, sha256: str) -> bytes: ...
@@ -144,7 +144,7 @@ class RunArchive(ABC):
         """
 
     @abstractmethod
-    def artifacts(self, run_id: str) -> KeptArtifacts: ...
+    def artifacts(self, run_id: str) -> StoredArtifacts: ...
 
     @abstractmethod
     def labels(self, run_id: str) -> list[StepLabel]:

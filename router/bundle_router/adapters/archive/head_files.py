@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import RUN_ID
 from bundle_router.core.records.chain import Appended, File, genesis
-from bundle_router.core.records.heads import KeptHead
+from bundle_router.core.records.heads import StoredHead
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, storage_error
 
@@ -38,7 +38,7 @@ class FolderHeads:
                 if before is not None and (before.count, before.pruned) >= (count, pruned):
                     return
                 number = before.number if before is not None else self._next_number()
-                head = KeptHead(run_id, number, count, hash_, pruned).sign(self.key)
+                head = StoredHead(run_id, number, count, hash_, pruned).sign(self.key)
                 line = head.to_line()
                 os.pwrite(fd, line, 0)
                 os.ftruncate(fd, len(line))
@@ -50,7 +50,7 @@ class FolderHeads:
         if (head := self.read(run_id)) is not None:
             self.note(run_id, head.count, head.hash, pruned=True)
 
-    def read(self, run_id: str) -> KeptHead | None:
+    def read(self, run_id: str) -> StoredHead | None:
         """Return the head of a run; None if there is none. Raises CorruptRun, StorageError."""
         path = self.folder / f"{run_id}{_SUFFIX}"
         try:
@@ -64,7 +64,7 @@ class FolderHeads:
         finally:
             os.close(fd)
 
-    def all(self) -> Mapping[str, KeptHead]:
+    def all(self) -> Mapping[str, StoredHead]:
         """Return all heads by run id. Raises CorruptRun, StorageError."""
         names = [path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"*{_SUFFIX}")]
         found = {name: self.read(name) for name in sorted(names) if RUN_ID.fullmatch(name)}
@@ -93,13 +93,13 @@ class FolderHeads:
             os.close(fd)
 
 
-def _read(fd: int, path: Path) -> KeptHead | None:
+def _read(fd: int, path: Path) -> StoredHead | None:
     """Return the head in a file; None for an empty file, whose writer died before it wrote."""
     text = os.pread(fd, _MAX, 0)
     if not text.strip():
         return None
     try:
-        return KeptHead.from_line(text)
+        return StoredHead.from_line(text)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRun(f"{path} is no head of a run: it was changed", advice="restore it") from error
 

@@ -130,7 +130,7 @@ class RunIndex:
             if not now and at - self._looked < self._look_s:
                 return None
             try:
-                found = refresh(self._archive, self._engine, self._tell)
+                found = refresh(self._archive, self._engine, self._report_progress)
                 self.stale = ""
             except StorageError as error:
                 found, self.stale = None, error.message
@@ -146,7 +146,7 @@ class RunIndex:
         finally:
             self._readable.set()
 
-    def _tell(self, done: int, of: int) -> None:
+    def _report_progress(self, done: int, of: int) -> None:
         """Report progress. Readers see the progress of the first refresh in `stale`."""
         if self._took is None and done < of:
             self.stale = f"{done:,} of {of:,} runs have been read so far"

@@ -38,8 +38,8 @@ class Wire(Protocol):
     def stateful(self) -> bool:
         """Whether the server keeps state for this client, so that other callers must not share the connection."""
 
-    def note_era(self, hears: Callable[[str], bool]) -> None:
-        """Note that the era is known: from now on a failing request fails alone. `hears` tells whether a notification
+    def note_era(self, accepts: Callable[[str], bool]) -> None:
+        """Note that the era is known: from now on a failing request fails alone. `accepts` tells whether a notification
         method has a listener."""
 
     @property
@@ -75,14 +75,14 @@ class Connection:
         *,
         on_change: Callable[[], None],
         era: Era = "auto",
-        gives: Mapping[str, Any] | None = None,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> None:
         self._label = label
         self._open_wire = open_wire
         self._bounds = bounds
         self._on_change = on_change
         self._era: Era = era
-        self._gives = gives or {}
+        self._capabilities = capabilities or {}
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[sdk.RawSession] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
@@ -112,13 +112,13 @@ class Connection:
             raise
 
     async def _run_session(self) -> None:
-        exchange = RequestState(many=True)
+        exchange = RequestState(is_shared=True)
         EXCHANGE.set(exchange)
         try:
             async with AsyncExitStack() as stack:
                 streams, self._wire = await stack.enter_async_context(self._open_wire())
                 dispatcher = sdk.RawDispatcher(*streams)
-                session = sdk.RawSession(dispatcher, self._gives, self._on_change)
+                session = sdk.RawSession(dispatcher, self._capabilities, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
                 self._wire.note_era(session.listens_to)

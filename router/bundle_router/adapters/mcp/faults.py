@@ -84,15 +84,15 @@ class RequestAborted(Exception):
 class RequestState:
     """The transport's findings about one request. `abort` ends for good whatever the transport is waiting for.
 
-    `taken`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
-    not belong to it. `many`: the state covers several requests, while a connection is being opened. `client`: the
+    `sent`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
+    not belong to it. `is_shared`: the state covers several requests, while a connection is being opened. `client`: the
     agent's client, which receives the server's notifications meanwhile.
     """
 
     fault: ServerFault | None = None
     aborted: bool = False
-    taken: bool = False
-    many: bool = False
+    sent: bool = False
+    is_shared: bool = False
     client: Client | None = None
     _scope: anyio.CancelScope | None = None
 

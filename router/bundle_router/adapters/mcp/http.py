@@ -84,7 +84,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         except RequestAborted:
             return _answer(499, "aborted")
         if response.status_code >= 300:
-            exchange.taken = False  # the request is sent again, elsewhere or with other credentials
+            exchange.sent = False  # the request is sent again, elsewhere or with other credentials
         if "mcp-session-id" in response.headers:
             self.stateful = True
         if endpoint and response.status_code >= 400:
@@ -141,10 +141,10 @@ class OriginClient(httpx2.AsyncBaseTransport):
 def _exchange_of(request: httpx2.Request) -> RequestState:
     """Return the state of the context's request if this is that request, else a new state."""
     exchange = EXCHANGE.get()
-    if exchange is None or (request.method == "POST" and exchange.taken and not exchange.many):
+    if exchange is None or (request.method == "POST" and exchange.sent and not exchange.is_shared):
         return RequestState()
     if request.method == "POST":
-        exchange.taken = True
+        exchange.sent = True
     return exchange
 
 

@@ -86,11 +86,11 @@ class Guards:
         try:
             done, _ = await asyncio.wait((waiter,), timeout=max(timeout_s, 0.0))
         except asyncio.CancelledError:
-            if not self._gate.withdraw(server, waiter):
+            if not self._gate.cancel(server, waiter):
                 self.leave(server)
             raise
         if not done:
-            self._gate.withdraw(server, waiter)
+            self._gate.cancel(server, waiter)
             raise Busy
 
     def leave(self, server: str) -> None:
@@ -336,7 +336,7 @@ class Hub:
             self._bounds,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
             era="handshake" if declared_input(server, scope) else server.era,
-            gives=declared_input(server, scope),
+            capabilities=declared_input(server, scope),
         )
 
     def _http_pool(self, server: str) -> TcpPool:

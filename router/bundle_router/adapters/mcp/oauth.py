@@ -73,7 +73,7 @@ class TokenStorage:
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Store nothing: the context holds the registration until there are tokens."""
 
-    def withdraw(self) -> None:
+    def delete_tokens(self) -> None:
         """Delete the tokens, which have become useless."""
         self._write(tokens=None, until=None, withdrawn=True)
 
@@ -177,7 +177,7 @@ class Provider(OAuthClientProvider):
     async def _handle_refresh_response(self, response: Response) -> bool:
         done = await super()._handle_refresh_response(response)
         if not done and response.status_code in (400, 401):
-            self._storage.withdraw()
+            self._storage.delete_tokens()
         self._stamp = self._kept.stamp if done else None  # None: memory and file differ
         return done
 

@@ -98,9 +98,14 @@ class SessionPool:
         if server.shared:
             places = [(server.name, "", f"#{number}", "") for number in range(server.shared)]
             return min(places, key=self._leases.load)
-        gives = declared_input(server, scope)
-        own = server.traits.starts_process or server.name in self._stateful or bool(gives)
-        return server.name, scope.principal, scope.run_id if own else "", json.dumps(gives) if gives else ""
+        capabilities = declared_input(server, scope)
+        own = server.traits.starts_process or server.name in self._stateful or bool(capabilities)
+        return (
+            server.name,
+            scope.principal,
+            scope.run_id if own else "",
+            json.dumps(capabilities) if capabilities else "",
+        )
 
     # --- letting go --------------------------------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ def declared_input(server: Server, scope: Scope) -> Mapping[str, Any]:
     """Return the input capabilities of a request's client that the server must be told when a session is opened."""
     if scope.client is None or server.era == "modern" or server.shared:
         return {}
-    return scope.client.gives
+    return scope.client.input_capabilities
 
 
 async def _end(work: asyncio.Task[Connection]) -> None:
@@ -224,7 +229,7 @@ class ResourceSubscriptions:
     async def _follow(
         self, server: Server, scope: Scope, uri: str, updated: Updated, agreed: asyncio.Future[None]
     ) -> None:
-        EXCHANGE.set(RequestState(many=True))
+        EXCHANGE.set(RequestState(is_shared=True))
         loop = asyncio.get_running_loop()
 
         def begun() -> None:

@@ -33,33 +33,33 @@ class LogListener:
 
     def __init__(self, report: Callable[[str, int], None]) -> None:
         self._report = report
-        self._told_at: float | None = None
-        self._untold = 0
+        self._reported_at: float | None = None
+        self._unreported = 0
         for name in LOGGERS:
             logging.getLogger(name).addFilter(_FILTER)  # adding it again has no effect
 
     def listen(self) -> None:
         """Listen from now on in the current task and in the tasks it starts."""
-        _EAR.set(self)
+        _LISTENER.set(self)
 
-    def hear(self, record: logging.LogRecord) -> None:
+    def receive(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
-        if self._told_at is not None and now - self._told_at < _MIN_S:
-            self._untold += 1
+        if self._reported_at is not None and now - self._reported_at < _MIN_S:
+            self._unreported += 1
             return
-        untold, self._told_at, self._untold = self._untold, now, 0
-        self._report(f"{record.name}:{record.lineno}", untold)
+        unreported, self._reported_at, self._unreported = self._unreported, now, 0
+        self._report(f"{record.name}:{record.lineno}", unreported)
 
 
 class _Filter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        ear = _EAR.get()
-        if ear is not None and record.levelno >= logging.WARNING:
-            ear.hear(record)
-        return ear is None
+        listener = _LISTENER.get()
+        if listener is not None and record.levelno >= logging.WARNING:
+            listener.receive(record)
+        return listener is None
 
 
-_EAR: Final[ContextVar[LogListener | None]] = ContextVar("bundle_router_sdk_log", default=None)
+_LISTENER: Final[ContextVar[LogListener | None]] = ContextVar("bundle_router_sdk_log", default=None)
 _FILTER: Final = _Filter()
 
 

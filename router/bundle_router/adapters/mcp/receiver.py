@@ -55,12 +55,12 @@ class Person(Protocol):
 
 
 class Receiver:
-    """A `Person` to whom `tell` shows addresses. The port is bound at construction, because its address is registered
-    first. It listens once an address was shown, until the redirect arrives or `close` is called."""
+    """A `Person` to whom `show_url` shows addresses. The port is bound at construction, because its address is
+    registered first. It listens once an address was shown, until the redirect arrives or `close` is called."""
 
-    def __init__(self, tell: Callable[[str], None], port: int = 0) -> None:
+    def __init__(self, show_url: Callable[[str], None], port: int = 0) -> None:
         """Bind the port. Raises RequestError if it is taken."""
-        self._tell = tell
+        self._show_url = show_url
         self._socket = _bind_socket(port)
         self._port: int = self._socket.getsockname()[1]
         self._state = ""
@@ -78,7 +78,7 @@ class Receiver:
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_HEAD_BYTES)
         self.asked = True
-        self._tell(url)
+        self._show_url(url)
 
     async def answer(self) -> Redirect:
         """Wait for the redirect. Raises ServerFault if the person or the issuer refused."""

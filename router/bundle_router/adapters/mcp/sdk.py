@@ -97,11 +97,13 @@ class RawDispatcher(JSONRPCDispatcher):
 
 
 class RawSession(ClientSession):
-    """A session whose requests return the server's result unchecked. `gives` are the capabilities of the agent's
-    client, which a server of the handshake era may use in the middle of a request."""
+    """A session whose requests return the server's result unchecked. `capabilities` are those of the agent's client,
+    which a server of the handshake era may use in the middle of a request."""
 
-    def __init__(self, dispatcher: RawDispatcher, gives: Mapping[str, Any], on_change: Callable[[], None]) -> None:
-        self._gives = gives
+    def __init__(
+        self, dispatcher: RawDispatcher, capabilities: Mapping[str, Any], on_change: Callable[[], None]
+    ) -> None:
+        self._capabilities = capabilities
         self._clients: list[Client] = []
         """Clients of the requests in progress that receive notifications or may be asked for input."""
         super().__init__(
@@ -122,9 +124,9 @@ class RawSession(ClientSession):
         if isinstance(message, types.ToolListChangedNotification):
             self._on_change()
         elif isinstance(message, types.ResourceUpdatedNotification):
-            self._tell(str(message.params.uri))
+            self._notify_follower(str(message.params.uri))
         elif isinstance(message, types.ResourceListChangedNotification | types.PromptListChangedNotification):
-            self._tell(f"{message.method.split('/')[1]}/list")
+            self._notify_follower(f"{message.method.split('/')[1]}/list")
         elif isinstance(message, types.LoggingMessageNotification):
             exchange = EXCHANGE.get()
             client = exchange.client if exchange is not None else None
@@ -133,7 +135,7 @@ class RawSession(ClientSession):
             if client is not None:
                 forward_log(client, message.params.model_dump(by_alias=True, mode="json", exclude_none=True))
 
-    def _tell(self, followed: str) -> None:
+    def _notify_follower(self, followed: str) -> None:
         for updated in self._followed.get(followed, ()):
             updated()
 
@@ -147,7 +149,7 @@ class RawSession(ClientSession):
 
     def _build_capabilities(self, version: str) -> types.ClientCapabilities:
         # Overrides a private method: the SDK would declare its own callbacks, not the agent's client.
-        return types.ClientCapabilities.model_validate(dict(self._gives), by_name=False)
+        return types.ClientCapabilities.model_validate(dict(self._capabilities), by_name=False)
 
     async def dispatch_input_request(
         self, ctx: ClientRequestContext, request: types.InputRequest
@@ -184,8 +186,8 @@ class RawSession(ClientSession):
     def carrier_for(self, client: Client | None) -> RequestCarrier | None:
         """Return the carrier for a client's requests that bypass the SDK; None if the client needs notifications or
         input requests, which the carrier can't receive."""
-        hears = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
-        return None if hears else self.carrier
+        wants_more = client is not None and (client.progress or client.log_level or (client.ask and not self.is_modern))
+        return None if wants_more else self.carrier
 
     async def post(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
@@ -224,7 +226,7 @@ class RawSession(ClientSession):
             meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
             if client.log_level:
                 meta[types.LOG_LEVEL_META_KEY] = client.log_level
-            data["params"] = {**data["params"], **client.given, "_meta": meta}
+            data["params"] = {**data["params"], **client.continuation, "_meta": meta}
             return
         logs = self.server_capabilities is not None and self.server_capabilities.logging is not None
         if client.log_level and logs and is_finer(client.log_level, self._level_set):
@@ -336,11 +338,11 @@ def parse_line(line: bytes) -> SessionMessage | None:
         return None
 
 
-def is_unheard(message: SessionMessage, hears: Callable[[str], bool]) -> bool:
+def is_unwanted(message: SessionMessage, accepts: Callable[[str], bool]) -> bool:
     """Return whether the message is a notification without a listener, such as a log line. It is dropped early."""
     inner = message.message
     method = inner.method if isinstance(inner, types.JSONRPCNotification) else ""
-    return method in (LOG, PROGRESS, *_CHANGES) and not hears(method)
+    return method in (LOG, PROGRESS, *_CHANGES) and not accepts(method)
 
 
 def line_of(message: SessionMessage) -> bytes:
@@ -364,11 +366,11 @@ def forward_log(client: Client, line: Mapping[str, Any]) -> None:
 def progress_to(on_notification: NotificationHandler) -> ProgressFnT:
     """Return a progress callback that forwards progress without the SDK's own token."""
 
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
+    async def report_progress(progress: float, total: float | None, message: str | None) -> None:
         params = {"progress": progress, "total": total, "message": message}
         on_notification(PROGRESS, {name: value for name, value in params.items() if value is not None})
 
-    return hear
+    return report_progress
 
 
 __all__ = ["MCPError", "SessionMessage"]

@@ -70,8 +70,8 @@ class McpSessions:
         self._hub: Hub | None = None
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
-        self._ear = LogListener(
-            lambda where, untold: diagnostics.event("warning", "sdk.warned", where=where, untold=untold)
+        self._log_listener = LogListener(
+            lambda where, unreported: diagnostics.event("warning", "sdk.warned", where=where, unreported=unreported)
         )
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -260,5 +260,5 @@ class McpSessions:
         from bundle_router.adapters.mcp.quiet import trace_only
 
         context = Context()
-        context.run(self._ear.listen)
+        context.run(self._log_listener.listen)
         return trace_only(context)

@@ -124,7 +124,7 @@ class Pipes:
         self.requests = LineRequests(process)
         self.fault: ServerFault | None = None
         self.skipped = 0
-        self.hears: Callable[[str], bool] = lambda method: False
+        self.accepts: Callable[[str], bool] = lambda method: False
         self._bounds = bounds
         self._report = report
         self._stderr = b""
@@ -161,7 +161,7 @@ class Pipes:
                 message = await run_in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
                 if message is None:
                     self._skip(line)
-                elif not sdk.is_unheard(message, self.hears):
+                elif not sdk.is_unwanted(message, self.accepts):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
 

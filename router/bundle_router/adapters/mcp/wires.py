@@ -112,8 +112,8 @@ class StdioWire:
     def pid(self) -> int:
         return self._pipes.process.pid
 
-    def note_era(self, hears: Callable[[str], bool]) -> None:
-        self._pipes.hears = hears
+    def note_era(self, accepts: Callable[[str], bool]) -> None:
+        self._pipes.accepts = accepts
 
     def carrier(self, *, is_modern: bool) -> LineRequests:
         return self._pipes.requests
@@ -130,7 +130,7 @@ class HttpWire:
     def stateful(self) -> bool:
         return self.transport.stateful
 
-    def note_era(self, hears: Callable[[str], bool]) -> None:
+    def note_era(self, accepts: Callable[[str], bool]) -> None:
         self.transport.ready = True
 
     def carrier(self, *, is_modern: bool) -> ModernPosts | None:

@@ -361,7 +361,7 @@ class RunFolder:
             advice="if that process is suspended, resume or end it: the run loses nothing by either",
         )
 
-    def is_there(self) -> bool:
+    def is_same_folder(self) -> bool:
         """Return whether the run's path still leads to the folder that the log opened."""
         try:
             return identity(self._storage.stat(self.path, follow_symlinks=False)) == self._identity
@@ -422,7 +422,7 @@ class RunFolder:
         _KEPT[self] = self._lock, self._files
         self._lock, self._files = -1, {}
         if len(_KEPT) > _KEPT_AT_MOST:
-            let_go_of_all(but=_KEPT_AT_MOST)
+            release_kept(but=_KEPT_AT_MOST)
 
     def let_go(self) -> None:
         """Close the kept descriptors, which releases the lock. Idempotent."""
@@ -471,7 +471,7 @@ _LIMIT: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _KEPT_AT_MOST: Final = 64 if _LIMIT < 0 else min(64, _LIMIT // 16)
 
 
-def let_go_of_all(*, but: int = 0) -> None:
+def release_kept(*, but: int = 0) -> None:
     """Close the kept descriptors of all runs without an append in progress, or of all but the latest `but`."""
     with suppress(KeyError):
         while len(_KEPT) > but:

@@ -34,10 +34,10 @@ from bundle_router.adapters.run_log.directory import (
     failed,
     from_os,
     identity,
-    let_go_of_all,
     name_processes,
     open_file,
     read_header,
+    release_kept,
     replace_text,
     translate_errors,
     try_lock,
@@ -124,7 +124,7 @@ class RunChain:
         self.next_seq = 0
         self.head = genesis(self.run_id)
 
-    def has_grown(self) -> bool:
+    def has_unread(self) -> bool:
         """Return whether the files have grown since they were read. Looks at two file sizes, by the run's path, so that
         it notices a run that was moved or deleted."""
         for segment, path in self._paths:
@@ -470,7 +470,7 @@ class DiskRunLog:
         """Yield the records since the last call, in order; the first time all. Takes no lock. Raises CorruptRun,
         StorageError."""
         self._folder.check_usable()
-        if self._read_once and not self._chain.has_grown():
+        if self._read_once and not self._chain.has_unread():
             return
         with self._chain.reading() as folder:
             stalls = 0
@@ -527,7 +527,7 @@ class DiskRunLog:
         except StorageError as error:
             if error.kind != "out_of_files" or not self._writing:
                 raise
-        let_go_of_all()
+        release_kept()
         with SPARE.lend(), translate_errors("write to", self.path):  # a call that took the last descriptor can end
             return self._append(file, text, only_at, until_s)
 
@@ -545,7 +545,7 @@ class DiskRunLog:
 
     def _append_locked(self, file: File, text: str, only_at: int | None, *, was_closed: bool) -> Appended:
         news: tuple[Record, ...] = ()
-        if self._chain.has_grown():
+        if self._chain.has_unread():
             news = self._take_in()
         if only_at is not None and (news or only_at != self.next_seq):
             return Appended(news, None)
@@ -612,7 +612,7 @@ class DiskRunLog:
                 found = self._storage.fstat(fd)
                 there = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
                 moved = segment.identity not in (None, identity(found))
-                if moved or identity(there) != identity(found) or not self._folder.is_there():
+                if moved or identity(there) != identity(found) or not self._folder.is_same_folder():
                     raise self._folder.refuse_gone(PRESENCE)
                 if self._setting.durable:  # the kernel reports a failed write-back only to descriptors open meanwhile
                     calls = self._segments["calls"]

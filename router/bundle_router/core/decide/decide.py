@@ -51,12 +51,12 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.tools.exposure.placing import (
     as_presented,
-    held_by,
+    direct_tools,
+    fitting_size,
     may_be_offered,
     offered_mode,
     place,
-    shown_at_most,
-    wanted_direct,
+    presented_bundles,
 )
 from bundle_router.dataclass import dataclass
 
@@ -448,7 +448,7 @@ class StepBundles:
         wanted, tools, tokens = _in_array(self._catalog, presented, verdict.tools)
         fresh = wanted if self._wanted.isdisjoint(wanted) else tuple(t for t in wanted if t not in self._wanted)
         if fresh is not wanted:
-            tools, tokens = shown_at_most(self._catalog, presented, fresh)
+            tools, tokens = fitting_size(self._catalog, presented, fresh)
         over = self._over_budget(tools, tokens)
         if over:
             self.leave_out(LeftOut(verdict.id, "over_budget", over))
@@ -475,7 +475,9 @@ class StepBundles:
         """Return how much the step is shown, with what earlier steps asked for; leave out what has no room."""
         if any(entry.tools for entry in after.entries):
             asked = {asked.name for entry in after.entries for asked in entry.tools} - self.direct
-            held = held_by(self._catalog, self.bundles, lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools}))
+            held = presented_bundles(
+                self._catalog, self.bundles, lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools})
+            )
             placed = place(self._catalog, held, after, room=sticky_set.room_of(self._step, self._count, self._tokens))
             self._count += len(placed.direct)
             self._tokens += sum(row.tokens for row in placed.direct)
@@ -503,8 +505,8 @@ def _in_array(catalog: Catalog, bundle: Bundle, permitted: tuple[str, ...]) -> t
     assert isinstance(known, dict)  # noqa: S101 - nobody else writes it
     found = known.get(bundle.id)
     if found is None or found[0] is not bundle or found[1] != permitted:
-        wanted = tuple(wanted_direct(catalog, bundle, permitted))
-        found = known[bundle.id] = (bundle, permitted, (wanted, *shown_at_most(catalog, bundle, wanted)))
+        wanted = tuple(direct_tools(catalog, bundle, permitted))
+        found = known[bundle.id] = (bundle, permitted, (wanted, *fitting_size(catalog, bundle, wanted)))
     in_array: tuple[tuple[str, ...], int, int] = found[2]
     return in_array
 

@@ -22,7 +22,7 @@ from bundle_router.core.models.canonical import encode
 
 
 @dataclass(frozen=True, slots=True)
-class KeptHead:
+class StoredHead:
     """The kept head of one run. `signature` is empty where there is no key."""
 
     run_id: str
@@ -32,7 +32,7 @@ class KeptHead:
     pruned: bool = False
     signature: str = ""
 
-    def sign(self, key: bytes | None) -> KeptHead:
+    def sign(self, key: bytes | None) -> StoredHead:
         """Return the head with its signature by the key."""
         return replace(self, signature=self._signature(key) if key else "")
 
@@ -48,14 +48,14 @@ class KeptHead:
         return encode(asdict(self)).encode("ascii") + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> KeptHead:
+    def from_line(cls, line: bytes) -> StoredHead:
         """Return the head in a line. Raises ValueError, KeyError or TypeError for another line."""
         row = json.loads(line)
         names = ("run_id", "number", "count", "hash", "pruned", "signature")
         return cls(**{name: row[name] for name in names})
 
 
-def missing_runs(heads: Mapping[str, KeptHead], run_ids: Iterable[str]) -> list[str]:
+def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> list[str]:
     """Return which of the begun runs are missing, one sentence each."""
     there = set(run_ids)
     gone = [
@@ -68,7 +68,7 @@ def missing_runs(heads: Mapping[str, KeptHead], run_ids: Iterable[str]) -> list[
     return gone + [f"the run that was begun as number {number} is gone, and its head with it" for number in holes[:100]]
 
 
-def faults_of_head(head: KeptHead | None, run_id: str, key: bytes | None) -> list[str]:
+def faults_of_head(head: StoredHead | None, run_id: str, key: bytes | None) -> list[str]:
     """Return what is wrong with the kept head of a run in itself, one sentence each."""
     if head is None:
         return ["no head was kept for it, although heads are kept: it was taken away, or is older than that"]

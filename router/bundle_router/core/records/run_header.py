@@ -29,7 +29,7 @@ _END: Final = ("closed", "head", "count")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCatalog:
+class StoredCatalog:
     """A catalog that the run was recorded under, and its file in the run's folder."""
 
     revision: str
@@ -100,8 +100,8 @@ class RunHeader:
         return next((place for place in reversed([self.workspace, *again]) if isinstance(place, str)), None)
 
     @property
-    def catalogs(self) -> tuple[KeptCatalog, ...]:
-        return tuple(KeptCatalog(str(one.get("revision")), str(one.get("file"))) for one in self._objects("catalogs"))
+    def catalogs(self) -> tuple[StoredCatalog, ...]:
+        return tuple(StoredCatalog(str(one.get("revision")), str(one.get("file"))) for one in self._objects("catalogs"))
 
     @property
     def healed(self) -> tuple[RepairedTail, ...]:
@@ -152,7 +152,7 @@ class RunHeader:
         """Return the header with these revisions' catalogs after its own."""
         known = [*self.catalogs]
         for revision in revisions:
-            known.append(KeptCatalog(revision, catalog_file(revision) if known else "catalog.json"))
+            known.append(StoredCatalog(revision, catalog_file(revision) if known else "catalog.json"))
         return self._with(catalogs=[{"revision": one.revision, "file": one.file} for one in known])
 
     def with_healed(self, tails: Iterable[RepairedTail]) -> RunHeader:

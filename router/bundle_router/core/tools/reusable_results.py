@@ -44,7 +44,7 @@ class ReusableCall:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptResult:
+class CachedResult:
     """A reusable result, and the id of the call that gave it."""
 
     shaped: ShapedResult
@@ -113,9 +113,9 @@ def key_of(catalog: Catalog, call: ReusableCall, reuse: Reuse) -> str:
     return digest_of([call.tool, catalog.cards[call.tool].sha256, call.arguments, owners, list(call.where)])
 
 
-def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> KeptResult | None:
+def may_keep(shaped: ShapedResult, call_id: str, until_ns: int) -> CachedResult | None:
     """Return the entry of a successful call; None for a result that is too large or looks like a failure."""
-    kept = KeptResult(shaped, call_id, until_ns)
+    kept = CachedResult(shaped, call_id, until_ns)
     return kept if not shaped.flags and kept.bytes <= MAX_ENTRY_BYTES else None
 
 
@@ -125,7 +125,7 @@ class ResultCache:
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._rows: OrderedDict[str, tuple[str, KeptResult]] = OrderedDict()
+        self._rows: OrderedDict[str, tuple[str, CachedResult]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class ResultCache:
     def bytes(self) -> int:
         return self._bytes
 
-    def get(self, key: str, now_ns: int) -> KeptResult | None:
+    def get(self, key: str, now_ns: int) -> CachedResult | None:
         """Return the result if it has not expired."""
         row = self._rows.get(key)
         if row is None:
@@ -146,7 +146,7 @@ class ResultCache:
         self._rows.move_to_end(key)
         return row[1]
 
-    def put(self, key: str, place: str, kept: KeptResult) -> None:
+    def put(self, key: str, place: str, kept: CachedResult) -> None:
         self._drop(key)
         self._rows[key] = (place, kept)
         self._bytes += kept.bytes

@@ -77,10 +77,10 @@ class Flights(Generic[T]):
                     del self._flying[key]
                 waiters, flight.waiters = flight.waiters, []
             for waiter in waiters:
-                _tell(waiter, landed)
+                _settle_waiter(waiter, landed)
 
 
-def _tell(waiter: asyncio.Future[T | None], landed: T | None) -> None:
+def _settle_waiter(waiter: asyncio.Future[T | None], landed: T | None) -> None:
     def settle() -> None:
         if not waiter.done():
             waiter.set_result(landed)

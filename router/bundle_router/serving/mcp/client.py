@@ -76,7 +76,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
 
     async def tell() -> None:
         while (notification := await waiting.get()) is not None:
-            await _tell(context, *notification)
+            await _send_notification(context, *notification)
 
     capabilities = context.session.client_capabilities
     params = context.params or {}
@@ -84,7 +84,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
     try:
         yield Client(
             capabilities=capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities else {},
-            given={name: params[name] for name in ("inputResponses", "requestState") if name in params},
+            continuation={name: params[name] for name in ("inputResponses", "requestState") if name in params},
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
             on_notification=heard,
@@ -97,7 +97,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
         await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _tell(context: Context, method: str, params: Mapping[str, Any]) -> None:
+async def _send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
     if method == LOG:
         line = types.LoggingMessageNotificationParams.model_validate(params)
         await context.session.send_notification(
@@ -152,7 +152,7 @@ async def ask_in_rounds(
         answer = answer_of(outcome)
         if answer is None or answer.result is None or not answer.wants_input or is_modern(context):
             return outcome
-        client = replace(client, given=await _answers_of(context, answer.result))
+        client = replace(client, continuation=await _answers_of(context, answer.result))
     raise MCPError(types.INTERNAL_ERROR, f"The server asked for more input {MAX_ROUNDS} times, which is the limit.")
 
 

@@ -84,9 +84,9 @@ class FollowedResources:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
-                loop.call_soon_threadsafe(self._tell, uri)
+                loop.call_soon_threadsafe(self._notify_clients, uri)
 
-    def _tell(self, uri: str) -> None:
+    def _notify_clients(self, uri: str) -> None:
         if uri in self._followed:
             task = asyncio.create_task(self._updated(uri), name="mcp-resource-updated")
             self._telling.add(task)

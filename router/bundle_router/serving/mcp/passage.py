@@ -28,7 +28,7 @@ from bundle_router.serving.mcp.client import Context, ask_in_rounds, client_of, 
 from bundle_router.serving.mcp.following import FollowedResources
 
 Json = dict[str, Any]
-Asked = Callable[[Awaitable[Any]], Awaitable[Any]]
+ErrorTranslator = Callable[[Awaitable[Any]], Awaitable[Any]]
 """Awaits work of the router, and turns its errors into JSON-RPC errors."""
 _PARAMS: Final[Mapping[str, tuple[Feature, type[types.RequestParams]]]] = {
     "resources/list": ("resources", types.PaginatedRequestParams),
@@ -85,25 +85,25 @@ class ServerRun(Protocol):
 
 
 def handlers(
-    run: ServerRun, asked: Asked, following: FollowedResources
+    run: ServerRun, translate: ErrorTranslator, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return the handlers of requests for passed-on features, by method: the model of the params, and the function."""
-    return {**_passed_on(run, asked), **_of_sessions(run, asked, following)}
+    return {**_passed_on(run, translate), **_of_sessions(run, translate, following)}
 
 
-def _passed_on(run: ServerRun, asked: Asked) -> dict[str, tuple[type[types.RequestParams], Any]]:
+def _passed_on(run: ServerRun, translate: ErrorTranslator) -> dict[str, tuple[type[types.RequestParams], Any]]:
     def handler(method: str, feature: Feature) -> Any:
         async def handle(context: Context, _params: Any) -> Json:
             uri = (context.params or {}).get("uri")
             if method == "resources/read" and isinstance(uri, str) and uri.startswith(PREFIX):
-                return {"resultType": "complete", "contents": [await asked(run.artifact(uri))]}
+                return {"resultType": "complete", "contents": [await translate(run.artifact(uri))]}
             _require(run, feature)
             params = {name: value for name, value in (context.params or {}).items() if name not in _OWN}
             if method.endswith("/list") and params.get("cursor") is not None:
                 raise MCPError(types.INVALID_PARAMS, "This list has one page: leave the cursor out.")
 
             async def ask(client: Client) -> ServerReply:
-                answer: ServerReply = await asked(run.ask(method, params, client))
+                answer: ServerReply = await translate(run.ask(method, params, client))
                 return answer
 
             async with client_of(context) as client:
@@ -116,7 +116,7 @@ def _passed_on(run: ServerRun, asked: Asked) -> dict[str, tuple[type[types.Reque
 
 
 def _of_sessions(
-    run: ServerRun, asked: Asked, following: FollowedResources
+    run: ServerRun, translate: ErrorTranslator, following: FollowedResources
 ) -> dict[str, tuple[type[types.RequestParams], Any]]:
     """Return the handlers that only the handshake era has: a session's log level and resource subscriptions."""
 
@@ -132,7 +132,7 @@ def _of_sessions(
             return {}
         mine.add(uri)
         try:
-            refusal = await asked(following.add(uri))
+            refusal = await translate(following.add(uri))
             if refusal is not None:
                 as_sent(refusal)
         except BaseException:

@@ -53,7 +53,7 @@ from bundle_router.serving.mcp.passage import (
     narrow_capabilities,
 )
 from bundle_router.serving.refusals import Refusal, refuse
-from bundle_router.serving.requests import again
+from bundle_router.serving.requests import with_first
 
 MAX_SESSIONS: Final = 64
 """Maximum open sessions of the handshake era, and listeners of the modern one, per run."""
@@ -182,7 +182,7 @@ class RunServer:
             if plain is not None:
                 await self._direct.answer(plain, receive, send)
                 return
-            receive = again(message, receive)
+            receive = with_first(message, receive)
             named = _session_request(scope["headers"], message.get("body", b""))
             if named in self._under_way:
                 await refuse(_SAME_ID, scope, send, close=False)

@@ -26,7 +26,7 @@ from bundle_router.tools.workspace import confine, grammar, macos
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.confine import environment
-from bundle_router.tools.workspace.keeping import KeptPlaces, kept_places, move_aside
+from bundle_router.tools.workspace.keeping import ProtectedPlaces, move_aside, protected_places
 from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
@@ -84,7 +84,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     ):
         start = _starter(root.path)
         _check_paths(root, arguments, accepted)
-        kept = kept_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
+        kept = protected_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = replace(plan, cgroups=cgroups, facilities=facilities)
         finished = start(
@@ -176,7 +176,7 @@ def _plan(
     root: Root,
     cwd_fd: int,
     private: str,
-    kept: KeptPlaces,
+    kept: ProtectedPlaces,
 ) -> SandboxPlan:
     read = confine.readable_paths(rule, binary)
     return SandboxPlan(

@@ -30,7 +30,7 @@ from bundle_router.tools.workspace.survey import survey
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPlaces:
+class ProtectedPlaces:
     """The plan's fields with these names; `absent`: protected places that do not exist, beneath the root; and whether
     the whole folder was searched."""
 
@@ -42,7 +42,9 @@ class KeptPlaces:
     surveyed: bool = True
 
 
-def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool) -> KeptPlaces:
+def protected_places(
+    root: Root, context: ToolContext, readable: Iterable[str], *, protect_git: bool
+) -> ProtectedPlaces:
     """Return the places to protect from a program in this root. Nonexistent and unreachable ones are left out."""
     top = Path(root.path)
     code = router_code(root.path)
@@ -68,7 +70,9 @@ def kept_places(root: Root, context: ToolContext, readable: Iterable[str], *, pr
     own = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
-    return KeptPlaces(_present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole)
+    return ProtectedPlaces(
+        _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole
+    )
 
 
 def move_aside(root: Root, absent: Iterable[str]) -> list[str]:

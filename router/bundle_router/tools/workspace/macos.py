@@ -57,7 +57,7 @@ def run(
     status, took_ms = process.returncode, (time.monotonic() - began) * 1000
     code, number = (status, None) if status >= 0 else (None, -status)
     how: Ended = "killed" if ended == "exited" and number else ended
-    return ProcessExit(how, code, number, took_ms, streams[0].kept_output(), streams[1].kept_output(), STATEMENTS, 0)
+    return ProcessExit(how, code, number, took_ms, streams[0].output(), streams[1].output(), STATEMENTS, 0)
 
 
 def _follow(

@@ -48,7 +48,7 @@ def printable(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOutput:
+class CapturedOutput:
     """The shown part of a stream of `total` bytes: `text` names the `dropped` bytes that are left out."""
 
     text: str
@@ -75,18 +75,18 @@ class Capture:
         if len(self._tail) > 2 * self._half:  # trimmed rarely, so that feeding stays linear
             del self._tail[: -self._half]
 
-    def kept_output(self) -> KeptOutput:
+    def output(self) -> CapturedOutput:
         """Return the text, of at most `limit` bytes and the line that counts the missing ones."""
         head, tail = bytes(self._head), bytes(self._tail[-self._half :])
         if len(head) + len(tail) == self.total and _size(head + tail) <= 2 * self._half:
-            return KeptOutput(printable(head + tail), self.total, 0)
+            return CapturedOutput(printable(head + tail), self.total, 0)
         while head and _size(head) > self._half:  # escapes have made it longer
             head = head[: len(head) * self._half // (_size(head) + 1)]
         while tail and _size(tail) > self._half:
             tail = tail[-(len(tail) * self._half // (_size(tail) + 1)) or len(tail) :]
         dropped = self.total - len(head) - len(tail)
         middle = f"\n[… {dropped:,} bytes left out …]\n" if dropped else ""
-        return KeptOutput(printable(head) + middle + printable(tail), self.total, dropped)
+        return CapturedOutput(printable(head) + middle + printable(tail), self.total, dropped)
 
 
 def _size(data: bytes) -> int:
@@ -118,8 +118,8 @@ class ProcessExit:
     exit_code: int | None
     signal: int | None
     elapsed_ms: float
-    stdout: KeptOutput
-    stderr: KeptOutput
+    stdout: CapturedOutput
+    stderr: CapturedOutput
     statements: tuple[Statement, ...]
     leftovers: int
     exceeded: str = ""
@@ -295,7 +295,7 @@ class _Watch:
 
     def finished(self) -> ProcessExit:
         self._drain()
-        stdout, stderr = (capture.kept_output() for capture in self._streams.values())
+        stdout, stderr = (capture.output() for capture in self._streams.values())
         outcome = self._outcome
         if "failed" in outcome:
             raise ToolFailure(f"the program was not started: {outcome['failed']}", code="not_started")

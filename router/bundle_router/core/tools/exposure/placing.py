@@ -90,7 +90,7 @@ def needs_ranking(catalog: Catalog, held: Sequence[ShownBundle]) -> frozenset[st
     )
 
 
-def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
+def direct_tools(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> list[str]:
     """Return those of the tools that the bundle puts into the array, before its budget is applied."""
     traits = MODES[bundle.mode]
     if not traits.may_join or (not traits.in_array and not catalog.skills_of(bundle)):
@@ -98,8 +98,8 @@ def wanted_direct(catalog: Catalog, bundle: Bundle, tools: Iterable[str]) -> lis
     return [tool for tool in tools if MODES[mode_of(catalog, bundle, tool)].in_array]
 
 
-def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tuple[int, int]:
-    """Return how many of the bundle's `wanted_direct` tools are shown, and their tokens: exact if they fit its budget,
+def fitting_size(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tuple[int, int]:
+    """Return how many of the bundle's `direct_tools` are shown, and their tokens: exact if they fit its budget,
     else an upper bound."""
     cards = [catalog.cards[tool] for tool in wanted]
     tokens = sum(card.tokens for card in cards)
@@ -109,7 +109,9 @@ def shown_at_most(catalog: Catalog, bundle: Bundle, wanted: Iterable[str]) -> tu
     return len(fitting), sum(card.tokens for card in fitting)
 
 
-def held_by(catalog: Catalog, shown: Iterable[Chosen], tools_of: Callable[[str], Iterable[str]]) -> list[ShownBundle]:
+def presented_bundles(
+    catalog: Catalog, shown: Iterable[Chosen], tools_of: Callable[[str], Iterable[str]]
+) -> list[ShownBundle]:
     """Return the shown bundles that the catalog knows, as the decision presents them."""
     known = ((catalog.bundle(chosen.id), chosen) for chosen in shown)
     return [ShownBundle(as_presented(one, by.mode), tuple(tools_of(by.id))) for one, by in known if one is not None]

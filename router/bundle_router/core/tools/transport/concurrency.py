@@ -52,7 +52,7 @@ class Gate(Generic[W]):
             del self._running[server]
         return self._admit(server)
 
-    def withdraw(self, server: str, waiter: W) -> bool:
+    def cancel(self, server: str, waiter: W) -> bool:
         """Remove a waiter from the queue. False if its turn has come: it holds a place and must `leave`."""
         queue = self._queues.get(server)
         if queue is None or waiter not in queue:

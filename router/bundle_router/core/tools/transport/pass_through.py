@@ -33,15 +33,15 @@ Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class Client:
     """The agent's client during one of its requests.
 
-    `capabilities`: its declared capabilities for input, in the protocol's form. `given`: what it sent to continue a
-    request (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for input. `log_level`: lowest
-    level of log lines it wants (""; none). `progress`: whether it wants progress. `on_notification` receives both
-    during the request. `ask` is set if the client can be asked in the middle of its request, as clients of the
-    handshake era can.
+    `capabilities`: its declared capabilities for input, in the protocol's form. `continuation`: what it sent to
+    continue a request (`inputResponses`, `requestState`). `may_be_asked`: whether a server may ask for input.
+    `log_level`: lowest level of log lines it wants (""; none). `progress`: whether it wants progress. `on_notification`
+    receives both during the request. `ask` is set if the client can be asked in the middle of its request, as clients
+    of the handshake era can.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict)
-    given: Mapping[str, Any] = field(default_factory=dict)
+    continuation: Mapping[str, Any] = field(default_factory=dict)
     may_be_asked: bool = True
     log_level: str = ""
     progress: bool = False
@@ -49,7 +49,7 @@ class Client:
     ask: Ask | None = None
 
     @property
-    def gives(self) -> dict[str, Any]:
+    def input_capabilities(self) -> dict[str, Any]:
         """Its capabilities for input in the middle of its request; none if it can't be asked."""
         if self.ask is None:
             return {}
@@ -92,7 +92,7 @@ def narrow_client(client: Client | None, server: Server) -> Client | None:
     if client is None:
         return None
     if not passes(server, "input"):
-        client = replace(client, capabilities={}, given={}, may_be_asked=False, ask=None)
+        client = replace(client, capabilities={}, continuation={}, may_be_asked=False, ask=None)
     return client if passes(server, "logging") else replace(client, log_level="")
 
 
