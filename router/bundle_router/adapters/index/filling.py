@@ -143,12 +143,12 @@ def _unsettled_runs(connection: Connection) -> set[str]:
     return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
 
 
-def forget_run(connection: Connection, run_id: str) -> None:
-    """Delete the rows of a run."""
-    for name, model in tables().items():
-        if name not in (META, "exposures"):
-            connection.execute(model.__table__.delete().where(model.__table__.c.run_id == run_id))
-    if connection.dialect.name == "sqlite":
+def forget_run(connection: Connection, run_id: str, *only: str) -> None:
+    """Delete the rows of a run, in all tables or in the named ones."""
+    for name in only or tables().keys() - {META, "exposures"}:
+        of = tables()[name].__table__
+        connection.execute(of.delete().where(of.c.run_id == run_id))
+    if not only and connection.dialect.name == "sqlite":
         from sqlmodel import text
 
         connection.execute(text(f"delete from {TEXTS} where run_id = :run_id"), {"run_id": run_id})
@@ -171,7 +171,9 @@ class _Filling:
         """Read the new records of a run; all records if the run did not merely grow."""
         try:
             if source is not None and stamp.follows(source.length, source.records) and self._goes_on(run_id, source):
-                self._take(run_id, source, stamp, self._known_rows(run_id))
+                known_rows = self._known_rows(run_id)
+                forget_run(self._connection, run_id, "labels", "runs", "sources")
+                self._take(run_id, source, stamp, known_rows)
                 return
         except (CorruptRun, UnknownRun):
             pass  # reading the whole run below reports the error
@@ -254,8 +256,6 @@ class _Filling:
             self._waiting.setdefault(TEXTS, []).append(text)
 
     def _add_labels(self, run_id: str, rows: RunRows) -> None:
-        labels = tables()["labels"].__table__
-        self._connection.execute(labels.delete().where(labels.c.run_id == run_id))
         try:
             labels = self._archive.labels(run_id)
         except CorruptRun as error:
@@ -274,17 +274,12 @@ class _Filling:
         stated |= {"run_id": run_id, "problem": problem or summary.problem or None}
         if problem:
             stated["state"] = "unreadable"
-        runs = tables()["runs"].__table__
-        self._connection.execute(runs.delete().where(runs.c.run_id == run_id))
         self._waiting.setdefault("runs", []).append(run_row(stated))
 
     def _set_source(self, run_id: str, stamp: RunStamp, positions: Mapping[str, int], head: str) -> None:
-        sources = tables()["sources"].__table__
-        self._connection.execute(sources.delete().where(sources.c.run_id == run_id))
         row = {"run_id": run_id, "length": stamp.length, "records": stamp.records, "rest": stamp.rest}
-        self._waiting.setdefault("sources", []).append(
-            {**row, "positions": json.dumps(positions), "head": head, "dirty": True}
-        )
+        row |= {"positions": json.dumps(positions), "head": head, "dirty": True}
+        self._waiting.setdefault("sources", []).append(row)
 
     def _flush(self) -> None:
         from sqlmodel import text

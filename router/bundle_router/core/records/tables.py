@@ -155,7 +155,9 @@ def fit_value(value: Any, kind: Kind) -> Any:
     Text: NUL and lone surrogates become U+FFFD; other values become their JSON. Numbers: within 64 bits. Timestamps:
     RFC 3339 in UTC, as in the records.
     """
-    if kind == "text" and value is not None:
+    if value is None:
+        return None
+    if kind == "text":
         return _UNSTORABLE.sub("\ufffd", value if isinstance(value, str) else json.dumps(value))
     if kind == "timestamp":
         return value if isinstance(value, str) and _TIME.fullmatch(value) else None
@@ -170,10 +172,8 @@ def fit_value(value: Any, kind: Kind) -> Any:
 
 def _pick_columns(table: Table, *sources: Mapping[str, Any]) -> Row:
     """Return the table's columns from the first source that has them."""
-    return {
-        name: fit_value(next((s[name] for s in sources if s.get(name) is not None), None), kind)
-        for name, kind in COLUMNS[table].items()
-    }
+    known = {name: value for source in reversed(sources) for name, value in source.items() if value is not None}
+    return {name: fit_value(known.get(name), kind) for name, kind in COLUMNS[table].items()}
 
 
 def run_row(stated: Mapping[str, Any]) -> Row:
