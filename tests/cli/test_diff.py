@@ -37,7 +37,7 @@ def test_a_widening_is_said_with_file_and_line_and_fails(two: Shell) -> None:
     said = two("diff", "old", "new", code=1).stdout.splitlines()
     assert said == [
         "widening (1)",
-        "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec (may be left there by "
+        "+ may call workspace.binaries, workspace.exec, workspace.write_file of workspace.exec (can stay from "
         "an earlier step of the run; shown direct)  WRITES EXECUTES",
         "    at any workflow · role reviewer · any step",
         "    because policy 'readers' changed (new/policy.toml:1)",

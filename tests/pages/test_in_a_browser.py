@@ -124,7 +124,7 @@ def what_happened_and_what_the_model_saw(reviewer: Reviewer, reader: RunReader) 
 def which_runs_used_exec_and_why(reviewer: Reviewer, reader: RunReader) -> None:
     reviewer.click_at("summary")
     reviewer.click_at("a.chip:has-text('workspace.exec'):visible >> nth=-1")
-    reviewer.sees("of them as asked")
+    reviewer.sees("match")
     reviewer.click_at("td.main > a")
     reviewer.sees(r"\+\s*workspace.exec\s*mapped", "workspace.exec")
 

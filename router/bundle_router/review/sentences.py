@@ -10,42 +10,42 @@ from bundle_router.core.models import ModelUse, SearchUse
 CODE_SENTENCES: Final[Mapping[str, str]] = {
     "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",
     "disabled": "The bundle or its server is switched off in the config.",
-    "policy_denied": "A policy denies it. Deny beats allow.",
-    "not_allowed": "No policy that covers this step allows it. Absence is deny.",
-    "trust_too_low": "A policy asks for a trusted server, and this one is not.",
+    "policy_denied": "A policy denies it; a denial overrules what others allow.",
+    "not_allowed": "No policy that covers this step allows it.",
+    "trust_too_low": "A policy requires a trusted server, and this one is untrusted.",
     "effect_not_allowed": "The bundle can do something that a policy does not permit at this step.",
     "allowlist_required": "Tools of an untrusted server have to be named one by one.",
     "capability_missing": "A variable or program that the bundle requires is not on this machine.",
     "pin_drift": "The tool is new or changed since it was reviewed, and waits for approval.",
     "server_unavailable": "The tool's server can't be reached, or lacks its credential.",
-    "not_mapped": "Nothing brings it to this step: no route names it, and nobody picked it.",
-    "not_offered": "Nothing was sure, and [search] offer keeps bundles of its effects out of the shortlist.",
+    "not_mapped": "No route names it for this step, and neither search nor a model chose it.",
+    "not_offered": "Nothing was sure enough, and [search] offer keeps bundles with its effects out of the shortlist.",
     "below_floor": "Search or the model ranked it too low to be shown.",
     "not_selected": "It was a candidate, and another was picked.",
-    "over_budget": "With it the step would be shown more than it takes.",
-    "evicted": "It was there before, and made room for what was used more recently.",
+    "over_budget": "Showing it too would exceed the step's limit of bundles, tools or tokens.",
+    "evicted": "It was active before, and was removed to make room for what was used more recently.",
 }
 """Why a bundle or tool is not shown."""
 REASONS: Final[Mapping[str, str]] = {
     "mapped": "A route names it for this step.",
-    "always": "The bundle is declared to be shown always.",
+    "always": "The bundle has always = true.",
     "sticky": "An earlier step of the run brought it in, and it stays.",
     "inherited": "The parent run had it.",
     "search": "Search was sure of it.",
     "model": "The router's model picked it.",
     "model_cached": "The router's model picked it for the same question before.",
     "union": "Search could not tell two bundles apart, and took both.",
-    "shortlist": "Nothing is sure that it is needed; it is offered behind search.",
+    "shortlist": "It may be needed, but nothing is sure; it is offered behind search.",
     "default": "It is the declared fallback.",
 }
 """Why a bundle is shown."""
 SOURCES: Final[Mapping[str, str]] = {
-    "mapping": "A row of routes.toml decided, and nobody was asked.",
+    "mapping": "A row of routes.toml decided; no model was asked.",
     "search": "Search over the operator's words decided.",
     "model": "The router's model decided, among what policy permits.",
     "shortlist": "Nothing was sure: the best of what policy permits is offered behind search.",
     "default": "The declared fallback was used.",
-    "none": "Nothing is shown but what is declared to be shown always.",
+    "none": "Nothing is shown except bundles with always = true.",
 }
 OUTCOMES: Final[Mapping[str, str]] = {
     "ok": "The tool answered.",
@@ -57,7 +57,7 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "busy": "The server had no room for another call.",
     "budget": "The step, run or tree of runs has used up what it may spend.",
     "cancelled": "The caller went away before the tool answered.",
-    "unknown": "The call began, and nobody knows how it ended. It may have happened.",
+    "unknown": "The call began and its end was not recorded. It may have taken effect.",
 }
 FAILURES: Final[Mapping[str, str]] = {
     "timeout": "The model did not answer in time.",
@@ -69,9 +69,9 @@ FAILURES: Final[Mapping[str, str]] = {
     "invalid_output": "The model's answer was not what was asked for.",
     "truncated": "The model's answer was cut off.",
     "refused": "The model refused to answer.",
-    "circuit_open": "The model failed too often, and is left alone for a while.",
+    "circuit_open": "The model failed too often, and is not asked for a while.",
     "not_ready": "The model was not loaded yet.",
-    "internal": "Something went wrong on our side.",
+    "internal": "The router itself failed.",
 }
 """Why a model gave no answer, so that a step was degraded."""
 

@@ -26,9 +26,9 @@ REACH_RANK: Final[Mapping[Reach, int]] = {"permitted": 0, "stays": 1, "picked": 
 
 REACH_WORDS: Final[Mapping[str, str]] = {
     "permitted": "is permitted and nothing brings it here",
-    "stays": "may be left there by an earlier step of the run",
-    "picked": "may be picked by search, a model or the default",
-    "given": "is shown at every such step",
+    "stays": "can stay from an earlier step of the run",
+    "picked": "can be chosen by search, the model or the default",
+    "given": "is always shown at these steps",
 }
 EFFECT_SIGNS: Final[Mapping[Effect, str]] = {"exec": "EXECUTES", "write": "WRITES", "network": "NETWORK"}
 """Signs of the effects that must be seen at a glance."""
