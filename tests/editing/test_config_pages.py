@@ -136,12 +136,28 @@ def test_the_page_has_the_text_its_problems_and_a_link_at_the_top(site: Site) ->
 
 
 def test_files_that_do_not_load_are_said_to_be_out_of_force(site: Site) -> None:
-    assert "These files don't load" not in site.get("/config").text
+    assert "These files are not valid" not in site.get("/config").text
+    assert "repo.readonly" in site.get("/catalog").text
     path = site.config / "policy.toml"
     path.write_text(path.read_text(encoding="utf-8").replace('"bundle:docs.fetch"]', '"bundle:docs.fetc"]', 1))
     page = site.get("/config").text
-    assert "goes on with the last config that did" in page
+    assert "keeps the last valid config" in page
     assert "unknown bundle &#39;docs.fetc&#39;" in page
+    catalog = site.get("/catalog").text
+    assert "unknown bundle &#39;docs.fetc&#39;" in catalog
+    assert "/catalog/repo.readonly" in catalog, "the last valid config stays in force"
+
+
+def test_what_an_edit_changes_stands_apart_from_what_earlier_edits_changed(site: Site) -> None:
+    (site.config / "policy.toml").write_text(site.text().replace(*NARROWER), encoding="utf-8")
+    text = site.text("router.toml") + "# a comment\n"
+    page = site.post("/config/preview", {**site.form(file="router.toml"), "text": text}).text
+    assert "None of them differs because of this edit." in page
+    assert "Differences without this edit (1)" in page
+    text = site.text().replace('deny = ["bundle:docs.fetch"]', 'deny = ["bundle:docs.*"]')
+    page = site.post("/config/preview", {**site.form(file="policy.toml"), "text": text}).text
+    assert "because policy &#39;reviewers read&#39; changed" in page
+    assert "without this edit" not in page
 
 
 def test_what_is_typed_is_checked_with_line_and_caret(site: Site) -> None:
@@ -162,7 +178,7 @@ def test_a_widening_is_saved_only_when_it_was_shown_acknowledged_and_explained(s
     shown = site.post("/config/preview", form)
     assert "Newly allowed" in shown.text
     assert "EXECUTES" in shown.text
-    assert "5 recorded decisions taken again" in shown.text
+    assert "5 recorded decisions replayed" in shown.text
     form |= fields_of(shown.text)
     refused = site.post("/config/save", form)
     assert refused.status_code == 422
@@ -208,7 +224,7 @@ def test_another_folder_is_compared_by_its_name_and_no_other(site: Site) -> None
     assert site.get("/config/compare.json", **{"with": "branch"}).json()["preview"]["privileges"]["widens"] is True
     for name in ("../branch", str(site.folder / "branch"), "elsewhere"):
         page = site.get("/config/compare", **{"with": name})
-        assert (page.status_code, "no folder is called" in page.text) == (400, True)
+        assert (page.status_code, "no folder is called" in page.text) == (404, True)
 
 
 @pytest.mark.parametrize("path", ["/config/check", "/config/preview", "/config/save", "/config/undo",
@@ -234,7 +250,7 @@ def test_only_who_may_edit_from_a_page_of_ours_may_post(site: Site, path: str) -
 def test_who_may_only_read_gets_no_form_to_save(site: Site) -> None:
     site.who = None
     page = site.get("/config", file="policy.toml").text
-    assert "Editing takes a token" in page
+    assert "Read-only: to edit" in page
     assert "readonly" in page
     assert 'type="submit"' not in page
 

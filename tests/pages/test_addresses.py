@@ -7,6 +7,7 @@ import html
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from bundle_router.review import sentences
 from bundle_router.serving.pages.application import POLICY, PageRoutes, pages
 from bundle_router.serving.pages.publishing import publish
 from bundle_router.serving.pages.rendering import Links
+from bundle_router.serving.refusals import ScopedMount
 from bundle_router.wiring.run_reader import RunReader, open_reader
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -231,7 +233,7 @@ def test_a_page_of_many_runs_reads_as_many_rows_as_one_of_few(tmp_path: Path) ->
         client = TestClient(pages(found), base_url=BASE)
         client.get("/runs")
         before = found.index.rows_read
-        assert f">{upto}<" in client.get("/runs?workflow=feature").text.replace(" of them as asked", "")
+        assert f">{upto}<" in client.get("/runs?workflow=feature").text.replace(" match", "")
         counts.append(found.index.rows_read - before)
         found.close()
     assert counts[0] == counts[1] < 100
@@ -332,6 +334,20 @@ def test_the_catalog_says_which_servers_can_not_be_used_now(reader: RunReader) -
     assert set(rows.values()) == {"", "it answered nothing in 5 s"}
     alone = TestClient(pages(reader), base_url=BASE)
     assert ">available<" not in alone.get("/catalog").text, "nobody knows where no router is open"
+
+
+def test_every_page_says_when_the_config_s_files_are_not_in_force(reader: RunReader) -> None:
+    app, problems = pages(reader), ["config/routes.toml:13: unknown bundle", "config/policy.toml:2: unknown key"]
+    mount = ScopedMount(app, "review", lambda: problems)
+
+    async def admitted(scope: Any, receive: Any, send: Any) -> None:
+        await mount({**scope, "user": SimpleNamespace(scopes=("review",), principal=None)}, receive, send)
+
+    client = TestClient(admitted, base_url=BASE)
+    for path in some_addresses(reader):
+        assert "config/routes.toml:13: unknown bundle (and 1 more)" in client.get(path).text, path
+    problems.clear()
+    assert "the service keeps the last valid" not in client.get("/").text
 
 
 def test_a_sub_run_is_unfolded_in_place_with_its_steps_and_calls(client: TestClient, reader: RunReader) -> None:

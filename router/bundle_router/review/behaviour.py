@@ -231,13 +231,14 @@ def edited_words(cause: Cause, places: Mapping[tuple[str, str], str]) -> str:
     """Return a cause in words, each edit with its file and line if known."""
     if not cause.known and len(cause.edits) >= MAX_TRIED:
         return f"more than {MAX_TRIED} edits bear on it"
-    words = list(_edits_as_words(cause.edits, places))
+    words = list(edits_as_words(cause.edits, places))
     if not words:
         return "nothing in the config: the program itself decides otherwise"
     return (" and " if cause.together else ", or ").join(words) + ("" if cause.known else ", as far as can be told")
 
 
-def _edits_as_words(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def edits_as_words(edits: Iterable[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Yield each edit, with its file and line if known."""
     for edit in edits:
         where = places.get(edit.place)
         yield f"{edit} ({where})" if where else str(edit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,15 +84,17 @@ class RefusalApp:
 
 
 class ScopedMount:
-    """A mount that only tokens with one scope reach, and of those none of a single principal: it shows all runs."""
+    """A mount that only tokens with one scope reach, and of those none of a single principal: it shows all runs. It is
+    told in `scope["config_problems"]` why the config's files are not in force."""
 
-    def __init__(self, app: Asgi, scope: str) -> None:
+    def __init__(self, app: Asgi, scope: str, problems: Callable[[], Sequence[str]]) -> None:
         self._app = app
         self._needed = scope
+        self._problems = problems
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if self._needed not in scope["user"].scopes or scope["user"].principal:
             why = OTHER_PRINCIPAL if scope["user"].principal else missing_scope(self._needed)
             await refuse(why, scope, send, close=False)
         else:
-            await self._app(scope, receive, send)
+            await self._app({**scope, "config_problems": self._problems()}, receive, send)

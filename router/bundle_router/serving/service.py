@@ -104,7 +104,7 @@ async def serve(
             from bundle_router.serving.sign_in import PATH, BrowserSessions
 
             browsers = BrowserSessions(keys, endpoint.port, secure=endpoint.base.startswith("https:"))
-            routes += [*browsers.routes(), Mount("/", ScopedMount(pages, "review"))]
+            routes += [*browsers.routes(), Mount("/", ScopedMount(pages, "review", lambda: watch.problems))]
             opened = admission.open_to_all | {PATH.encode()}
             admission = replace(admission, open_to_all=opened, browsers=browsers.caller)
         begin(routes, admission)

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile, Layer, from_bytes
 from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, storage_error
-from bundle_router.review.behaviour import Behaviour
+from bundle_router.review.behaviour import Behaviour, Cause
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
+from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
 from bundle_router.review.replaying import RecordedRuns
@@ -78,7 +79,8 @@ class EditableFile:
 class Preview:
     """The effects of an edit. If `problems` has an error, the rest is None. `behaviour` is None where no run was
     replayed. `replayed_part`: there are more decisions than were replayed. `in_force_invalid`: the present folder
-    does not load, so everything counts as new."""
+    does not load, so everything counts as new. `edits` lead from the present config to the edited one; decisions that
+    were recorded under an older config may differ by others, too."""
 
     problems: tuple[Problem, ...]
     privileges: PrivilegeDiff | None = None
@@ -87,6 +89,12 @@ class Preview:
     replayed_part: bool = False
     unread_runs: tuple[str, ...] = ()
     in_force_invalid: bool = False
+    edits: tuple[ConfigEdit, ...] = ()
+
+    def is_cause(self, cause: Cause) -> bool:
+        """Return whether the edits have a part in a cause, or may have."""
+        own = {edit.place for edit in self.edits}
+        return self.in_force_invalid or not cause.known or any(edit.place in own for edit in cause.edits)
 
     @property
     def valid(self) -> bool:
@@ -177,7 +185,8 @@ class ConfigEditor:
 
     def _compare_drafts(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
         old = self._in_force()
-        preview = Preview(problems, privilege_diff(old or Catalog(), new), None, places, in_force_invalid=old is None)
+        diff, edits = privilege_diff(old or Catalog(), new), config_edits(old, new) if old is not None else ()
+        preview = Preview(problems, diff, None, places, in_force_invalid=old is None, edits=edits)
         if self._runs is None or most <= 0:
             return preview
         behaviour, part, unread = _replay_newest(self._runs, new, most)

@@ -86,6 +86,7 @@ class RunReader:
         self._config = config
         self._local = local
         self._catalogs: OrderedDict[str, Catalog | None] = OrderedDict()
+        self._valid = Catalog()
         self.where = archive.where
         """The place of the runs, for people."""
 
@@ -220,14 +221,16 @@ class RunReader:
 
     # --- the config in force -----------------------------------------------------------------------------------------
 
-    def in_force(self) -> tuple[Catalog | None, list[str]]:
-        """Return the present config; or None and what is wrong with it, one line each."""
+    def in_force(self) -> tuple[Catalog, list[str]]:
+        """Return the present config. Where it is invalid: the last valid one that was read here (an empty one if none
+        was), and what is wrong, one line each."""
         from bundle_router.wiring.catalogs import load_catalog
 
         try:
-            return load_catalog(self._config, local=self._local), []
+            self._valid = load_catalog(self._config, local=self._local)
         except (ConfigError, RequestError) as error:
-            return None, str(error).splitlines() if isinstance(error, ConfigError) else [error.message]
+            return self._valid, str(error).splitlines() if isinstance(error, ConfigError) else [error.message]
+        return self._valid, []
 
     def pins(self, server: str) -> Any:
         """Return the pins of a server; None where it has none. Raises CorruptPins."""

@@ -75,35 +75,41 @@ _MIX: Final = (
 )  # fmt: skip
 
 
+_WHOLE: Final = {"slowest calls": _SLOWEST, "role × bundle": _MATRIX, "source × day": _MIX}
+"""Tables that are ordered otherwise than by their counts."""
+
+
+def table(ask: Ask, where: str, name: str, since: str = "") -> tuple[Tally, ...]:
+    """Return one table over the runs that the condition selects; of days, those from `since` on."""
+    statement = _WHOLE.get(name) or _TABLES[name] + " order by n desc, name limit :rows"
+    return tuple(_tally(row) for row in ask(_filled(statement, where), rows=ROWS, since=since))
+
+
+def _filled(statement: str, where: str) -> str:
+    return statement.replace("{p}", PREFIX).replace("{where}", where)
+
+
 def stats(ask: Ask, where: str) -> Stats:
     """Return the totals of the runs that the condition selects."""
-
-    def filled(statement: str) -> str:
-        return statement.replace("{p}", PREFIX).replace("{where}", where)
-
     (total,) = ask(
-        filled(
+        _filled(
             "select count(*) as runs, coalesce(sum(decisions), 0) as decisions, coalesce(sum(calls), 0) as calls, "
             "coalesce(sum(tokens), 0) as tokens, coalesce(sum(all_tokens), 0) as all_tokens, "
-            "coalesce(sum(cost_usd), 0) as cost_usd from {p}runs r where {where}"
+            "coalesce(sum(cost_usd), 0) as cost_usd from {p}runs r where {where}",
+            where,
         )
     )
     days = ask(
-        filled(
+        _filled(
             "select substr(d.time, 1, 10) as day, count(*) as n, coalesce(sum(d.tokens), 0) as tokens, "
             "coalesce(sum(d.all_tokens), 0) as all_tokens " + _DECISIONS
-            + " and d.time is not null group by day order by day desc limit :days"
+            + " and d.time is not null group by day order by day desc limit :days",
+            where,
         ),
         days=DAYS,
     )  # fmt: skip
-    tables = {
-        name: tuple(_tally(row) for row in ask(filled(statement) + " order by n desc, name limit :rows", rows=ROWS))
-        for name, statement in _TABLES.items()
-    }
-    tables["slowest calls"] = tuple(_tally(row) for row in ask(filled(_SLOWEST), rows=ROWS))
-    tables["role × bundle"] = tuple(_tally(row) for row in ask(filled(_MATRIX)))
     since = days[-1]["day"] if days else ""
-    tables["source × day"] = tuple(_tally(row) for row in ask(filled(_MIX), since=since)) if days else ()
+    tables = {name: table(ask, where, name, since) for name in (*_TABLES, *_WHOLE)}
     by_day = tuple((row["day"], row["n"], row["tokens"], row["all_tokens"]) for row in reversed(days))
     return Stats(**total, by_day=by_day, tables=tables)
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bundle_router.adapters.index.database import PREFIX, SEARCH, TEXTS, open_engine, translate_errors
 from bundle_router.adapters.index.exposures import IndexedRuns
 from bundle_router.adapters.index.filling import RefreshResult, refresh
-from bundle_router.adapters.index.overviews import record_rows, stats
+from bundle_router.adapters.index.overviews import record_rows, stats, table
 from bundle_router.core.records.read_model import (
     NOBODY,
     ArtifactUse,
@@ -33,6 +34,7 @@ from bundle_router.core.records.read_model import (
     RunRow,
     Sort,
     Stats,
+    Tally,
     TextHit,
     Timeline,
 )
@@ -302,16 +304,16 @@ class RunIndex:
             )
         return [(row["bundle"], row["steps"]) for row in rows]
 
-    def facet_values(self, run_id: str, facet: Facet) -> list[tuple[str, int]]:
-        """Return one run's values of a facet, with their counts."""
+    def refused(self, run_id: str) -> list[tuple[str, str, int]]:
+        """Return the tools that the run asked for and was refused, each with the code and how often."""
         with self._connect() as connection:
             rows = self._rows(
                 connection,
-                f"select value, count from {PREFIX}facets where run_id = :run_id and facet = :facet "
-                "order by count desc, value",
-                run_id=run_id, facet=facet,
-            )  # fmt: skip
-        return [(row["value"], row["count"]) for row in rows]
+                f"select rtrim(server || '.' || tool, '.') as name, code, count(*) as n from {PREFIX}calls where "
+                "run_id = :run_id and outcome = 'denied' group by name, code order by n desc, name limit 200",
+                run_id=run_id,
+            )
+        return [(row["name"], row["code"] or "", row["n"]) for row in rows]
 
     def addresses(self) -> list[tuple[str, str, str]]:
         """Return every (workflow, role, step) with a decision, the most frequent first, at most 500."""
@@ -382,6 +384,11 @@ class RunIndex:
         where, bound = conditions(query)
         with self._connect() as connection:
             return stats(lambda statement, **values: self._rows(connection, statement, **bound, **values), where)
+
+    def table(self, name: str) -> Mapping[str, Tally]:
+        """Return one table of `stats` over all runs, by its rows' names."""
+        with self._connect() as connection:
+            return {row.name: row for row in table(partial(self._rows, connection), "true", name)}
 
 
 def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:

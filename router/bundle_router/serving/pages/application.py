@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.convertors import IntegerConvertor, register_url_convertor
@@ -126,23 +126,18 @@ class PageRoutes:
 
     def _answer(self, view: Callable[[PageViews, Request], PageContent], *, as_json: bool = False) -> Handler:
         async def answer(request: Request) -> Response:
-            own = {"as_json": json_address(request), "stale": "", "sign_out": sign_out(request)}
-
             def whole(page: PageContent) -> PageContent:
-                return replace(page, values={**own, **page.values, "token": self._token})
+                return replace(page, values={**request_values(request), **page.values, "token": self._token})
 
-            return await respond(partial(self._make_page, view, request), whole, self._links, as_json=as_json)
+            make = partial(self._make_page, view, request)
+            return await respond(make, whole, self._links, self._reader.where, as_json=as_json)
 
         return answer
 
     def _make_page(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
         stale = self._reader.refresh()
         views = PageViews(self._reader, may_label=self._reviewer(request) is not None, away=self._away)
-        try:
-            page = view(views, request)
-        except RouterError as error:
-            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
-            return error_page(error.message, error.advice, self._reader.where, status)
+        page = view(views, request)
         return replace(page, values={"stale": stale, **page.values})
 
     async def _named_why(self, request: Request) -> Response:
@@ -203,13 +198,19 @@ async def respond(
     make: Callable[[], PageContent | str],
     complete: Callable[[PageContent], PageContent],
     links: Links,
+    where: str,
     *,
     as_json: bool = False,
 ) -> Response:
-    """Make a page in a thread, and answer it as HTML or JSON; an address instead of a page is a redirect."""
+    """Make a page in a thread, and answer it as HTML or JSON; an address instead of a page is a redirect, and an error
+    a page that explains it."""
 
     def made() -> tuple[PageContent | str, str]:
-        page = make()
+        try:
+            page = make()
+        except RouterError as error:
+            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+            page = error_page(error.message, error.advice, where, status)
         if isinstance(page, str):
             return page, ""
         return page, json_text(page.json) if as_json else render(complete(page), links)
@@ -246,15 +247,13 @@ def _query(request: Request) -> Query:
     return fields_of(request.url.query)
 
 
-def json_address(request: Request) -> str:
-    """Return the address of the requested page's facts as JSON."""
+def request_values(request: Request) -> dict[str, Any]:
+    """Return what every page needs of its request: its address as JSON, the sign-out address of a browser that signed
+    in (empty for a caller that sends a token), and why the config's files are not in force."""
     path, query = request.url.path, request.url.query
-    return path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
-
-
-def sign_out(request: Request) -> str:
-    """Return the sign-out address for a browser that signed in; empty for a caller that sends a token."""
-    return "/sign-out" if "cookie" in request.headers else ""
+    as_json = path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
+    return {"as_json": as_json, "sign_out": "/sign-out" if "cookie" in request.headers else "",
+            "config_problems": request.scope.get("config_problems", ()), "stale": ""}  # fmt: skip
 
 
 def _place_of(request: Request) -> tuple[str, int]:

@@ -21,15 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from bundle_router.errors import ConfigError, RequestError, RouterError
+from bundle_router.errors import ConfigError, RequestError
 from bundle_router.serving.pages.application import (
     HEADERS,
     Handler,
     Reviewer,
-    json_address,
     read_form,
+    request_values,
     respond,
-    sign_out,
 )
 from bundle_router.serving.pages.config_views import ConfigViews, text_digest
 from bundle_router.serving.pages.queries import Query, fields_of, first
@@ -83,7 +82,7 @@ class ConfigRoutes:
             post("/config/save", self._save),
             Route("/config/undo", self._get(lambda *_: views.undo())),
             post("/config/undo", self._undo),
-            *page("/servers/{server}/pins", lambda _, request: views.pins(request.path_params["server"])),
+            *page("/servers/{server}/pins", lambda q, at: views.pins(at.path_params["server"], "approved" in q)),
             post("/servers/{server}/pins", lambda _form, _by, at: views.pins(at.path_params["server"], ask=True)),
             post("/servers/{server}/approve", self._approve),
         ]
@@ -126,7 +125,7 @@ class ConfigRoutes:
             self._approval.approve(server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only)
         except RequestError as error:
             return self._views.pins(server, ask=True, refused=error)
-        return f"/servers/{server}/pins"
+        return f"/servers/{server}/pins?approved=1"
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -151,22 +150,15 @@ class ConfigRoutes:
     async def _answer(
         self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
     ) -> Response:
-        def made() -> PageContent | str:
-            try:
-                return make()
-            except RouterError as error:
-                status = 400 if isinstance(error, RequestError) else 503
-                return error_page(error.message, error.advice, self._views.where, status)
-
-        return await respond(made, partial(self._complete_page, request), self._links, as_json=as_json)
+        complete = partial(self._complete_page, request)
+        return await respond(make, complete, self._links, self._views.where, as_json=as_json)
 
     def _complete_page(self, request: Request, page: PageContent) -> PageContent:
         """Add what depends on the request: the editor's name, the forms' token, the address of the page as JSON."""
         has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
-        values = {"may_edit": self._who(request) is not None, "stale": "", "may_label": False, **page.values,
-                  "as_json": json_address(request) if has_json else "", "token": self._token,
-                  "sign_out": sign_out(request)}  # fmt: skip
-        return replace(page, values=values)
+        own = {"may_edit": self._who(request) is not None, "may_label": False, "token": self._token}
+        values = {**request_values(request), **own, **page.values}
+        return replace(page, values=values if has_json else {**values, "as_json": ""})
 
     async def _refusal_page(self, request: Request, message: str, status: int) -> Response:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))

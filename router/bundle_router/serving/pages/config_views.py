@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +12,7 @@ from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.tools.admission.cleaning import reveal
 from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
-from bundle_router.review.behaviour import CHANGE_KINDS, edited_words
-from bundle_router.review.config_edits import ConfigEdit
+from bundle_router.review.behaviour import CHANGE_KINDS, Behaviour, edited_words, edits_as_words
 from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
 from bundle_router.serving.pages.queries import Query, first
 from bundle_router.serving.pages.rendering import PageContent
@@ -125,7 +124,9 @@ class ConfigViews:
         title = "Changes of the config"
         return self._page("config_changes.html", title, {"changes": changes}, changes=newest, more=more)
 
-    def pins(self, server: str, *, ask: bool = False, refused: RouterError | None = None) -> PageContent:
+    def pins(
+        self, server: str, approved: bool = False, *, ask: bool = False, refused: RouterError | None = None
+    ) -> PageContent:
         """Return a server's present definitions beside the reviewed ones. With `ask` the server is contacted."""
         known = {one.name: one for one in self._servers()}
         if server not in known:
@@ -140,7 +141,7 @@ class ConfigViews:
             "now": json_of(shown.review) if shown is not None else None,
         }
         return self._page(
-            "pins.html", f"Pins of {server}", facts, 200 if refused is None else 409, here="/catalog",
+            "pins.html", f"Pins of {server}", facts, 409 if refused else 200, here="/catalog", approved=approved,
             server=known[server], shown=_review_values(shown) if shown is not None else None, refused=refused,
         )  # fmt: skip
 
@@ -182,7 +183,7 @@ def _preview_values(preview: Preview | None) -> dict[str, Any] | None:
         "widens": diff is not None and diff.widens,
         "digest": diff.widening_digest if diff is not None and diff.widens else "",
         "powers": _powers(diff, places) if diff is not None else None,
-        "behaviour": _behaviour(preview, places) if preview.behaviour is not None else None,
+        "behaviour": _behaviour(preview.behaviour, preview, places) if preview.behaviour is not None else None,
         "in_force_invalid": preview.in_force_invalid,
     }
 
@@ -199,7 +200,7 @@ def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[
                 "addresses": [
                     (", ".join(one.workflow), ", ".join(one.role), ", ".join(one.step)) for one in row.addresses
                 ],
-                "edits": list(_edits(row.edits, places)),
+                "edits": list(edits_as_words(row.edits, places)),
             }
             for row in diff.of(kind)
         ]
@@ -208,30 +209,22 @@ def _powers(diff: PrivilegeDiff, places: Mapping[tuple[str, str], str]) -> dict[
     return {"groups": groups, "addresses": diff.address_count, "counts": diff.class_counts, "complete": diff.complete}
 
 
-def _edits(edits: Sequence[ConfigEdit], places: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    for edit in edits:
-        where = places.get(edit.place)
-        yield f"{edit} ({where})" if where else str(edit)
-
-
-def _behaviour(preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    behaviour = preview.behaviour
-    assert behaviour is not None  # noqa: S101 - the caller's condition
+def _behaviour(behaviour: Behaviour, preview: Preview, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     groups = [
         {
             "words": edited_words(group.cause, places),
             "decisions": group.decisions,
             "changes": [
-                (kind, [name for name, _ in group.counts_by_name(kind)][:8], len(group.counts_by_name(kind)), max(
-                    (count for _, count in group.counts_by_name(kind)), default=0))
+                (kind, [name for name, _ in counts[:8]], len(counts), counts[0][1])
                 for kind in CHANGE_KINDS
-                if group.counts_by_name(kind)
+                if (counts := group.counts_by_name(kind))
             ],
             "examples": group.examples,
             "more": group.decisions - len(group.examples),
+            "by_these_edits": preview.is_cause(group.cause),
         }
         for group in behaviour.ordered_groups()
-    ]  # fmt: skip
+    ]
     return {
         "decisions": behaviour.decisions,
         "same": behaviour.decisions - behaviour.differing,

@@ -90,7 +90,7 @@ def environment() -> Environment:
     )
     filters: dict[str, Callable[..., Any]] = {
         "visible": visible_text, "excerpt": excerpt, "number": number, "short": charts.short_number, "clock": clock,
-        "took": duration_text, "day": day, "moment": moment, "pretty": pretty_json, "size": size,
+        "took": duration_text, "moment": moment, "pretty": pretty_json, "size": size,
         "sentence": sentence_of, "tone": tone, "percent": percent,
     }  # fmt: skip
     made.filters.update(filters)
@@ -150,12 +150,8 @@ def clock(time: object) -> str:
     return visible(str(time)[11:19]) if time else ""
 
 
-def day(time: object) -> str:
-    return visible(str(time)[:10]) if time else ""
-
-
 def moment(time: object) -> str:
-    return f"{day(time)} {clock(time)}" if time else ""
+    return visible(f"{str(time)[:10]} {clock(time)}") if time else ""
 
 
 def pretty_json(value: object) -> str:

@@ -142,7 +142,7 @@ class PageViews:
             run=run, part=part, items=self._nest_sub_runs(items_of(part, start)), start=start,
             nested_open=len(part.sub_runs) <= NESTED_OPEN, verified=verified,
             never_used=self._reader.index.never_used(run_id),
-            missing=self._reader.index.facet_values(run_id, "missing"),
+            refused=self._reader.index.refused(run_id),
             newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
         )  # fmt: skip
 
@@ -256,22 +256,19 @@ class PageViews:
     def matrix(self) -> PageContent:
         """Return the matrix role × bundle: permitted, shown, called."""
         catalog, problems = self._reader.in_force()
-        seen = {
-            tuple(row.name.split("\n", 1)): row for row in self._reader.index.stats(RunQuery()).tables["role × bundle"]
-        }
+        seen = {tuple(name.split("\n", 1)): row for name, row in self._reader.index.table("role × bundle").items()}
         may, why = defaultdict[tuple[str, str], list[str]](list), dict[tuple[str, str], str]()
         addresses = self._reader.index.addresses()
-        for workflow, role, step in addresses if catalog is not None else ():
-            assert catalog is not None  # noqa: S101 - the loop's condition
+        for workflow, role, step in addresses:
             verdicts = plan_for(catalog, Step(run_id="matrix", workflow=workflow, role=role, step=step), ()).verdicts
             for id_ in catalog.bundles:
                 if (code := verdicts.of(id_, Facts()).code) is None:
                     may[role, id_].append(f"{workflow} / {step}")
                 why[role, id_] = code or ""
         roles = sorted({role for _, role, _ in addresses})
-        bundles = sorted({*(catalog.bundles if catalog is not None else ()), *(key[1] for key in seen if len(key) > 1)})
+        bundles = sorted({*catalog.bundles, *(key[1] for key in seen if len(key) > 1)})
         cells = {at: (may.get(at, []), seen.get(at), why.get(at, "")) for at in product(roles, bundles)}
-        effects = {id_: catalog.bundles[id_].effects for id_ in catalog.bundles} if catalog is not None else {}
+        effects = {id_: bundle.effects for id_, bundle in catalog.bundles.items()}
         json_ = [
             {"role": role, "bundle": bundle, "may": at, "seen": tally.count if tally else 0,
              "called": int(tally.amount) if tally else 0, "why_not": "" if at else code}
@@ -283,15 +280,15 @@ class PageViews:
     def catalog(self) -> PageContent:
         """Return servers, bundles and tools of the config in force."""
         catalog, problems = self._reader.in_force()
-        used = {row.name: row for row in self._reader.index.stats(RunQuery()).tables["calls by bundle"]}
-        bundles = [] if catalog is None else [
+        used = self._reader.index.table("calls by bundle")
+        bundles = [
             (bundle, sum(catalog.cards[t].tokens for t in bundle.tools if t in catalog.cards), used.get(bundle.id))
             for bundle in catalog.bundles.values()
-        ]  # fmt: skip
-        servers = [] if catalog is None else list(catalog.servers.values())
+        ]
+        servers = list(catalog.servers.values())
         away = self._away() if self._away is not None else None
         json_ = {
-            "revision": catalog.revision if catalog is not None else None,
+            "revision": catalog.revision,
             "bundles": [{"id": b.id, "tools": b.tools, "tokens": tokens, "effects": b.effects}
                         for b, tokens, _ in bundles],
             "servers": [{"name": s.name, "transport": s.transport, "trust": s.trust, "enabled": s.enabled,
@@ -303,8 +300,8 @@ class PageViews:
     def bundle(self, id_: str) -> PageContent:
         """Return one bundle: its tools, tokens, and the rows that name it."""
         catalog, _ = self._reader.in_force()
-        bundle = catalog.bundle(id_) if catalog is not None else None
-        if catalog is None or bundle is None:
+        bundle = catalog.bundle(id_)
+        if bundle is None:
             raise RequestError(f"the config in force has no bundle {id_[:200]!r}")
         places = self._reader.row_places()
         routes = [(row.name, places.get(("routes", row.name))) for row in catalog.routes if bundle.id in row.bundles]
@@ -316,8 +313,8 @@ class PageViews:
     def server(self, name: str) -> PageContent:
         """Return one server: its reviewed definitions, and the tools that bundles use."""
         catalog, _ = self._reader.in_force()
-        server = catalog.servers.get(name) if catalog is not None else None
-        if catalog is None or server is None:
+        server = catalog.servers.get(name)
+        if server is None:
             raise RequestError(f"the config in force has no server {name[:200]!r}")
         pins = self._reader.pins(name) if server.traits.is_remote else None
         cards = sorted((card for card in catalog.cards.values() if card.server == name), key=lambda card: card.name)
