@@ -10,20 +10,24 @@ The weights were chosen while looking at these same queries (as a whole, never b
 gains by that over the words (a fold's `+pull`). `--queries N` measures about N queries of each set, whole groups drawn
 with a fixed seed; memory still learns from all that lie in other folds.
 Every figure is a mean over queries, ± half a 95 % interval over resampled groups. Times: median of a query, in ms.
+A line is printed of every peer and fold as it ends. `--keep FOLDER` keeps what it ranked there, so that a run that was
+cut goes on where it was; what other sources of search, other queries or another number of folds ranked is not used.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -42,7 +46,7 @@ from bundle_router.core.search.text import Analyzer  # noqa: E402
 from bundle_router.core.search.trials import mean, ndcg  # noqa: E402
 from bundle_router.review.evaluation import auroc, recall, reciprocal_rank  # noqa: E402
 
-from tests.benchmarks.routing import routing_data, routing_meaning  # noqa: E402  the path is set above
+from tests.benchmarks.routing import routing_data, routing_meaning, routing_peers  # noqa: E402  the path is set above
 from tests.benchmarks.routing.routing_data import LabelledSet, Query  # noqa: E402
 from tests.benchmarks.routing.routing_metrics import half_width  # noqa: E402
 from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
@@ -50,7 +54,56 @@ from tests.benchmarks.routing.routing_peers import PEERS  # noqa: E402
 TIMED = 50
 """Queries that are embedded one at a time, for how long that takes."""
 MEASURES = ("R@1", "R@5", "nDCG@10", "MRR")
-Ranked = tuple[Query, Sequence[str], Sequence[str]]
+SOURCES = Path(__file__).resolve().parents[3] / "router" / "bundle_router"
+RANKING = ("core/search/*.py", "core/models/evidence.py", "adapters/bm25.py", "adapters/embeddings/*.py")
+"""The sources that decide what is ranked: what others ranked is not read again."""
+
+
+@dataclass
+class Part:
+    """What a peer ranked, or we without logs or in one fold: by the query's id, its bundles and its tools. `ms`: the
+    times of ranking bundles and, where they were measured apart, tools."""
+
+    ranked: list[tuple[str, Sequence[str], Sequence[str]]]
+    ms: list[float]
+    ms_tools: list[float] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one set's report. Each is said as it ends, and kept in `folder`, where one is named."""
+
+    data: LabelledSet
+    folder: Path | None
+    key: str
+
+    def get(self, name: str, make: Callable[[], Part]) -> Part:
+        """Return the part of this name: the kept one, else a new one."""
+        started, kept = time.process_time(), self._file(name)
+        if kept is not None and kept.is_file():
+            part, took = Part(**json.loads(kept.read_text(encoding="utf-8"))), "kept"
+        else:
+            part = make()
+            took = f"{time.process_time() - started:.0f} s of CPU"
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = kept.with_suffix(".part")
+                unfinished.write_text(json.dumps(asdict(part)), encoding="utf-8")
+                unfinished.replace(kept)
+        values = measured(self.data, name, [part], 0.0).values
+        said = "  ".join(f"{measure} {values[measure][0]:.3f}" for measure in MEASURES)
+        memory = f"  memory {part.note}" if part.note else ""
+        print(f"{self.data.name} {name}: {len(part.ranked)} queries  {said}{memory}  ({took})", flush=True)
+        return part
+
+    def _file(self, name: str) -> Path | None:
+        key = hashlib.sha256(f"{self.key} {name}".encode()).hexdigest()[:12]
+        return self.folder / f"{self.data.name}-{key}.json" if self.folder is not None else None
+
+
+def digest_of_files(*files: Path) -> str:
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in sorted(files))).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +116,9 @@ class Result:
     ms: float
 
 
-def measured(data: LabelledSet, ranker: str, ranked: Sequence[Ranked], ms: float) -> Result:
+def measured(data: LabelledSet, ranker: str, parts: Sequence[Part], ms: float) -> Result:
+    of = {query.id: query for query in data.queries}
+    ranked = [(of[id_], bundles, tools) for part in parts for id_, bundles, tools in part.ranked]
     runs = [query.run for query, _, _ in ranked]
     values = {
         "R@1": [recall(bundles, query.bundles, 1) for query, bundles, _ in ranked],
@@ -81,25 +136,24 @@ def make_search(data: LabelledSet) -> Search:
 
 
 def rank_all(
-    data: LabelledSet, search: Search, queries: Sequence[Query], memories: Memories = NO_MEMORIES
-) -> tuple[list[Ranked], list[float], list[float]]:
+    data: LabelledSet, search: Search, queries: Sequence[Query], memories: Memories = NO_MEMORIES, note: str = ""
+) -> Part:
     bundles = frozenset(search.corpus.members)
     tools = frozenset(tool.id for tool in data.tools)
-    ranked: list[Ranked] = []
-    for_bundles, for_tools = [], []
+    part = Part([], [], [], note)
     for query in queries:
         started = time.perf_counter()
         first = search.rank_bundles(query.request, bundles, memories.bundles)
         middle = time.perf_counter()
         second = search.rank_tools(Request(query.text, vector=query.request.vector), tools, memories)
-        for_tools.append((time.perf_counter() - middle) * 1e3)
-        for_bundles.append((middle - started) * 1e3)
-        ranked.append((query, [s.id for s in first.scored], [s.id for s in second]))
-    return ranked, for_bundles, for_tools
+        part.ms_tools.append((time.perf_counter() - middle) * 1e3)
+        part.ms.append((middle - started) * 1e3)
+        part.ranked.append((query.id, [s.id for s in first.scored], [s.id for s in second]))
+    return part
 
 
 def fitted(
-    search: Search, past: Sequence[Query], base: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]
+    search: Search, past: Sequence[Query], base: Callable[[str], tuple[Mapping[str, float], Mapping[str, float]]]
 ) -> Memories:
     """Memories of bundles and of tools from past queries, each only where replaying them gains; steps recalled by what
     they meant only where that gains over the words."""
@@ -118,7 +172,7 @@ def fitted(
         found = fit_memory(
             labels,
             search.analyzer,
-            lambda label: base[of_label[label.run, label.text].id][position],
+            lambda label: base(of_label[label.run, label.text].id)[position],
             recalling=recalling,
         )
         return found.recall.memory if found.recall is not None and found.recall.memory is not None else found.memory
@@ -133,40 +187,38 @@ def in_words(memory: Memory | None) -> str:
     return f"{memory.trust:g}" + (f"+{memory.recollection.pull:g}" if memory.recollection is not None else "")
 
 
-def with_logs(
-    data: LabelledSet, search: Search, folds: int, wanted: Collection[str]
-) -> tuple[list[Ranked], list[float], list[str]]:
+def in_folds(parts: Parts, kind: str, search: Search, asked: Sequence[Query], folds: int) -> list[Part]:
+    """Return what each fold ranked with a memory of the others. `asked`: the queries that are measured."""
+    data = parts.data
     bundles = frozenset(search.corpus.members)
-    base = {
-        query.id: (
-            search.base_scores(query.request, bundles),
-            search.base_tool_scores(Request(query.text, vector=query.request.vector), bundles),
-        )
-        for query in data.queries
-    }
-    ranked: list[Ranked] = []
-    times: list[float] = []
-    notes: list[str] = []
-    for past, held in routing_data.folds(data.queries, folds):
+    wanted = {query.id for query in asked}
+
+    @cache
+    def base(id_: str) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        query = of[id_]
+        alone = Request(query.text, vector=query.request.vector)
+        return search.base_scores(query.request, bundles), search.base_tool_scores(alone, bundles)
+
+    def fold(past: Sequence[Query], held: Sequence[Query]) -> Part:
         memories = fitted(search, past, base)
-        notes.append(f"{in_words(memories.bundles)}/{in_words(memories.tools)}")
-        found, ms, _ = rank_all(data, search, [query for query in held if query.id in wanted], memories)
-        ranked += found
-        times += ms
-    return ranked, times, notes
+        note = f"{in_words(memories.bundles)}/{in_words(memories.tools)}"
+        return rank_all(data, search, [query for query in held if query.id in wanted], memories, note)
+
+    of = {query.id: query for query in data.queries}
+    pairs = enumerate(routing_data.folds(data.queries, folds), start=1)
+    return [parts.get(f"ours{kind} + logs, fold {n} of {folds}", partial(fold, *pair)) for n, pair in pairs]
 
 
-def peer(data: LabelledSet, name: str, asked: Sequence[Query]) -> Result:
+def peer(data: LabelledSet, name: str, asked: Sequence[Query]) -> Part:
     rank = PEERS[name](data)
     owner = {tool.id: tool.server for tool in data.tools}
-    ranked: list[Ranked] = []
-    times = []
+    part = Part([], [])
     for query in asked:
         started = time.perf_counter()
         tools = rank(query.text)
-        times.append((time.perf_counter() - started) * 1e3)
-        ranked.append((query, list(dict.fromkeys(owner[id_] for id_ in tools)), tools))
-    return measured(data, name, ranked, statistics.median(times))
+        part.ms.append((time.perf_counter() - started) * 1e3)
+        part.ranked.append((query.id, list(dict.fromkeys(owner[id_] for id_ in tools)), tools))
+    return part
 
 
 def abstention(root: Path, data: LabelledSet, search: Search, folds: int) -> dict[str, float]:
@@ -220,16 +272,21 @@ def report(options: argparse.Namespace, set_name: str) -> Report:
     search = make_search(data)
     built = time.perf_counter() - started
     made = Report(set_name, [], "", {})
+    key = digest_of_files(*(options.data / set_name).glob("*.jsonl"), Path(routing_peers.__file__))
+    parts = Parts(data, options.keep, f"{key} {options.limit} {options.queries} {options.folds}")
     for name in [name for name in options.peers.split(",") if name]:
         try:
-            made.results.append(peer(data, name, asked))
+            part = parts.get(name, partial(peer, data, name, asked))
+            made.results.append(measured(data, name, [part], statistics.median(part.ms)))
         except ImportError as error:
             made.missing[name] = str(error)
     made.note = (
         f"{len(asked)} of {len(data.queries)} queries, {len(data.tools)} tools, {len(data.bundles)} bundles; "
         f"index built in {built:.2f} s"
     )
-    ours(made, options, "", data, search, asked)
+    sources = digest_of_files(Path(__file__), *(file for pattern in RANKING for file in SOURCES.glob(pattern)))
+    parts = replace(parts, key=f"{parts.key} {sources}")
+    ours(made, options, "", parts, search, asked)
     if not options.no_embeddings:
         try:
             search = replace(search, vectors=routing_meaning.vectors(data))
@@ -238,7 +295,8 @@ def report(options: argparse.Namespace, set_name: str) -> Report:
             made.missing["embeddings"] = str(error)
         else:
             made.note += f"; a query embedded in {waited:.2f} ms (not in the times)"
-            ours(made, options, " + embeddings", data, search, asked)
+            asked = routing_data.sample(data.queries, options.queries)
+            ours(made, options, " + embeddings", replace(parts, data=data), search, asked)
     if set_name == "metatool_single":
         for label, value in abstention(options.data, data, search, options.folds).items():
             made.note += f"; abstention AUROC, {label}: {value:.3f}"
@@ -246,22 +304,17 @@ def report(options: argparse.Namespace, set_name: str) -> Report:
 
 
 def ours(
-    made: Report,
-    options: argparse.Namespace,
-    kind: str,
-    data: LabelledSet,
-    search: Search,
-    asked: Sequence[Query],
+    made: Report, options: argparse.Namespace, kind: str, parts: Parts, search: Search, asked: Sequence[Query]
 ) -> None:
     """Adds our ranking of a kind, without and with logs."""
-    wanted = {query.id for query in asked}
-    ranked, for_bundles, for_tools = rank_all(data, search, [query for query in data.queries if query.id in wanted])
-    made.results.append(measured(data, f"ours{kind}", ranked, statistics.median(for_bundles)))
-    made.note += f"; tools ranked{kind} in {statistics.median(for_tools):.2f} ms"
+    alone = parts.get(f"ours{kind}", lambda: rank_all(parts.data, search, asked))
+    made.results.append(measured(parts.data, f"ours{kind}", [alone], statistics.median(alone.ms)))
+    made.note += f"; tools ranked{kind} in {statistics.median(alone.ms_tools):.2f} ms"
     if not options.no_logs:
-        ranked, times, fits = with_logs(data, search, options.folds, wanted)
-        made.results.append(measured(data, f"ours{kind} + logs", ranked, statistics.median(times)))
-        made.note += f"; memory{kind} (bundles/tools) by fold: {' '.join(fits)}"
+        found = in_folds(parts, kind, search, asked, options.folds)
+        times = [ms for part in found for ms in part.ms]
+        made.results.append(measured(parts.data, f"ours{kind} + logs", found, statistics.median(times)))
+        made.note += f"; memory{kind} (bundles/tools) by fold: {' '.join(part.note for part in found)}"
 
 
 def understood(data: LabelledSet) -> tuple[LabelledSet, float]:
@@ -285,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="sets measured at a time (times then mean less)")
     parser.add_argument("--no-logs", action="store_true")
     parser.add_argument("--no-embeddings", action="store_true")
+    parser.add_argument("--keep", type=Path, default=None, help="a folder that keeps every part, to go on after a cut")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args(arguments)
     names = routing_data.sets_in(options.data, options.sets)
