@@ -71,7 +71,7 @@ def shipped_cards() -> dict[str, Card]:
     return {f"{row['server']}.{row['tool']}": Card(**row) for row in json.loads(text)["tools"]}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4_096)
 def input_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """Return the JSON Schema of a tool's arguments, without pydantic's titles, which would cost tokens."""
     return _without_titles(model.model_json_schema())

@@ -129,20 +129,20 @@ def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
     for card in cards.values():
         by_server.setdefault(card.server, []).append(card.tool)
     for entry, bundle in subject.bundles():
-        for name in bundle.tools:
-            shown = cards.get(name)
-            for other in by_server.get(shown.server, ()) if shown is not None else ():
-                hidden = f"{shown.server}.{other}" if shown is not None else ""
-                if hidden not in bundle.tools and shown is not None and _mentions(shown.description, other, hidden):
-                    message = f"the text of {name!r} tells agents of {hidden!r}, which the bundle hides"
+        for shown in [cards[name] for name in bundle.tools if name in cards]:
+            for other in by_server[shown.server]:
+                hidden = f"{shown.server}.{other}"
+                if hidden not in bundle.tools and _mentions(shown.description, other, hidden):
+                    message = f"the text of {shown.name!r} tells agents of {hidden!r}, which the bundle hides"
                     yield LintFinding(entry, message, "add it, or agents will call what they can't", ("tools",))
 
 
 def _mentions(text: str, tool: str, canonical: str) -> bool:
     """Return whether the text names the tool. A one-word name (`search`) counts only in code marks."""
-    if canonical in text or f"`{tool}`" in text:
-        return True
-    return "_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None
+    if tool not in text:  # of hundreds of tools: no pattern is compiled for each pair
+        return False
+    marked = canonical in text or f"`{tool}`" in text
+    return marked or ("_" in tool and re.search(rf"(?<![\w.]){re.escape(tool)}(?!\w)", text) is not None)
 
 
 def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
