@@ -119,7 +119,9 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
     stats = reviewed.json("runs", "stats", "--workflow", "w")
     assert (stats["runs"], stats["decisions"], stats["calls"]) == (1, 1, 4)
     assert "policy_denied" in reviewed("runs", "stats").stdout
-    assert "write e.g. 2026-11-20 or 7d" in reviewed("runs", "list", "--since", "yesterday", code=3).stderr
+    for time in ("yesterday", "999999w", "9" * 400 + "d"):
+        assert "write e.g. 2026-11-20 or 7d" in reviewed("runs", "list", "--since", time, code=3).stderr
+    assert "is not a size" in reviewed("runs", "prune", "--max-size", "9" * 400 + "GB", "--dry-run", code=3).stderr
     reviewed("runs", "prune", "--max-size", "0B")
     index = sqlite3.connect(reviewed.folder / "runs" / ".index.sqlite")
     assert index.execute("select count(*) from bundle_router_texts").fetchone() == (0,), "what is gone is forgotten"

@@ -174,6 +174,7 @@ def test_a_fresh_list_is_read_once_however_many_ask(bench: Any) -> None:
         ({}, {"ttl_s": 20.0}, 19, 2),
         ({"ttl_ms": 5_000}, {}, 4, 2),
         ({"ttl_ms": 0}, {}, 599, 2),
+        ({"ttl_ms": 10**400}, {}, 599, 2),
         ({"ttl_ms": 900_000}, {"ttl_s": 20.0}, 19, 2),
     ],
 )

@@ -6,6 +6,7 @@ import contextlib
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
 from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
+from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
@@ -31,6 +33,7 @@ from tests.pages.sample_runs import Team, write
 from tests.pages.sample_runs import team as sample_team
 
 BASE = "http://127.0.0.1"
+RECORDED = Path(__file__).parents[1] / "data" / "runs" / "0.1.0-first-layout"
 
 
 @pytest.fixture
@@ -284,6 +287,23 @@ def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReade
     (tmp_path / "mine" / "precious").write_text("x", encoding="utf-8")
     with pytest.raises(RequestError, match="holds other things"):
         publish(reader, [run], tmp_path / "mine")
+
+
+def test_a_record_whose_artifact_is_named_like_a_path_is_published_without_it(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "golden", tmp_path / "runs" / "golden")
+    prev, lines = genesis("golden"), {"routing.jsonl": b"", "tool-calls.jsonl": b""}
+    for seq, record in enumerate(Archive(RECORDED).records("golden")):
+        fields = {name: value for name, value in record.items() if name not in ("seq", "prev", "hash")}
+        fields |= {"artifacts": [{**row, "sha256": "../../../x"} for row in fields.get("artifacts", ())]}
+        line, prev = seal(fields, seq, prev)
+        lines["routing.jsonl" if fields["type"] == "route.decided" else "tool-calls.jsonl"] += line
+    for name, text in lines.items():
+        (tmp_path / "runs" / "golden" / name).write_bytes(text)
+    found = open_reader(tmp_path / "runs")
+    assert publish(found, ["golden"], tmp_path / "out") > 0
+    found.close()
+    assert not (tmp_path / "out" / "artifacts").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "runs"]
 
 
 def test_every_closed_word_has_its_sentence() -> None:

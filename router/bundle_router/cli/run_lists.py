@@ -75,13 +75,13 @@ def query_of(arguments: argparse.Namespace) -> RunQuery:
 def _time(text: str | None) -> str:
     if text is None:
         return ""
-    if (ago := AGE.fullmatch(text)) is not None:
-        found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
-    else:
-        try:
+    try:
+        if (ago := AGE.fullmatch(text)) is not None:
+            found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
+        else:
             found = datetime.fromisoformat(text)
-        except ValueError:
-            raise RequestError(f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d") from None
+    except (ValueError, OverflowError):
+        raise RequestError(f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d") from None
         found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bundle_router.adapters.index import IndexBuild
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

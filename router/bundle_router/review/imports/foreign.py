@@ -169,6 +169,6 @@ def _seconds(entry: Mapping[str, Any]) -> float | None:
     """Return a timeout in seconds: Codex writes seconds, the others milliseconds."""
     for key, unit in (("tool_timeout_sec", 1.0), ("timeout", 0.001)):
         value = entry.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value * unit <= 3600:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 3600 / unit:
             return round(value * unit, 3)
     return None

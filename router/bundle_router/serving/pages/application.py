@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bundle_router.core.models.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
 from bundle_router.serving.pages.queries import Query, fields_of, first
 from bundle_router.serving.pages.rendering import NAV, Links, PageContent, asset_bytes, error_page, json_text, render
@@ -50,7 +51,6 @@ ASSETS: Final[Mapping[str, str]] = {
 }
 """Files that pages load, all of them ours or vendored with their licence."""
 MAX_FIELDS: Final = 500
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
 Reviewer = Callable[[Request], str | None]
 """Returns the caller's name if they may label; None if they may only read."""
@@ -177,7 +177,7 @@ class PageRoutes:
         """Return an artifact's bytes: inline if they are a raster image or sound by content, else to download."""
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
-            if not _DIGEST.fullmatch(sha256):
+            if not SHA256.fullmatch(sha256):
                 raise RequestError(f"{sha256[:64]!r} is no artifact's digest")
             found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bundle_router.core.models.artifacts import SHA256
 from bundle_router.core.records.read_model import RunPage, RunQuery
 from bundle_router.errors import CorruptRun, RequestError, RouterError, storage_error
 from bundle_router.serving.pages.rendering import Links, PageContent, asset_bytes, json_text, render
@@ -67,7 +68,7 @@ class PublishedPages:
                     yield f"/runs/{run_id}/{row['seq']}/array", f"runs/{run_id}/{row['seq']}-array.html"
         for row in self._reader.index.rows_of("artifacts", run_id):
             extension = _EXTENSIONS.get(row["mime_type"] or "")
-            if extension is not None and row["sha256"]:
+            if extension is not None and SHA256.fullmatch(row["sha256"] or ""):
                 file = f"artifacts/{row['sha256']}{extension}"
                 yield f"/runs/{run_id}/artifacts/{row['sha256']}", file
 

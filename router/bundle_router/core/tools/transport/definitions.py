@@ -35,7 +35,7 @@ class Pages:
         self.pages += 1
         ttl = page.get("ttlMs")
         if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0:
-            self.ttl_ms = float(ttl) if self.ttl_ms is None else min(self.ttl_ms, float(ttl))
+            self.ttl_ms = float(min(ttl, self.ttl_ms or ttl, 1e12))  # `float` takes no whole number of 400 digits
         found = page.get("tools")
         if not isinstance(found, list):
             self.rejected.append(("", "a page whose 'tools' is not a list"))
