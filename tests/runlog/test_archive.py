@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.archive import prune
-from bundle_router.core.models.canonical import digest
+from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, seal
+from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, UnknownRun
 
 from tests.profiles import rounds
+from tests.runlog.conftest import CATALOG, REVISION
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
@@ -352,3 +354,144 @@ def test_opening_runs_while_others_prune_them_always_gives_a_run_that_is_there(r
         stop.set()
         pruner.join()
     assert opened > 0
+
+
+def begun(runs: Any, run_id: str, **fields: Any) -> Any:
+    """A run whose header has these fields, too."""
+    header = RunHeader({"catalog_revision": REVISION, **fields})
+    runs.opened.append(log := runs.store().create(run_id, header=header, catalog=CATALOG))
+    return log
+
+
+def test_the_runs_below_a_run_come_in_the_order_they_were_opened(runs: Any) -> None:
+    for run_id, time in (("r-1", "04"), ("r-2", "03"), ("r-0", "02"), ("other", "01"), ("r-3", "03")):
+        runs.clock.time = f"2026-11-{time}T00:00:00Z"
+        begun(runs, run_id, **({} if run_id == "r-1" else {"parent_run_id": "r-1" if run_id != "other" else "r-2"}))
+    (runs.path / "bad").mkdir()
+    assert [run.run_id for run in runs.archive.sub_runs("r-1")] == ["r-0", "r-2", "r-3"]
+    assert [run.run_id for run in runs.archive.sub_runs("r-3")] == []
+
+
+def test_a_summary_says_what_the_header_says(runs: Any) -> None:
+    begun(runs, "r-1", workspace="/w", parent_run_id="r-0").close()
+    begun(runs, "r-2").release()
+    first, second = runs.archive.summary("r-1"), runs.archive.summary("r-2")
+    assert (first.workspace, first.parent_run_id, first.catalog_revision) == ("/w", "r-0", REVISION)
+    assert (second.workspace, second.parent_run_id, second.durability) == ("", None, "process")
+    assert (first.opened, first.closed, second.closed) == (runs.clock.time, runs.clock.time, None)
+
+
+CATALOGS: list[tuple[Any, Any, str]] = [
+    ([], None, "holds no catalog"),
+    ([], "sha256:" + "1" * 64, "is missing"),
+    ([{"revision": REVISION, "file": "routing.jsonl"}], None, "names no catalog file"),
+    ([{"revision": REVISION, "file": "catalogs/../../r-2/catalog.json"}], REVISION, "names no catalog file"),
+    ([{"revision": "sha256:" + "1" * 64, "file": "catalog.json"}], None, "it was changed"),
+]
+
+
+@pytest.mark.parametrize(("catalogs", "revision", "says"), CATALOGS)
+def test_a_catalog_is_one_that_the_header_names_and_as_it_was_written(
+    runs: Any, catalogs: Any, revision: str | None, says: str
+) -> None:
+    filled(runs)
+    assert runs.archive.catalog("r-1") == runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
+    header = runs.path / "r-1" / "run.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "catalogs": catalogs}))
+    with pytest.raises(CorruptRun, match=says):
+        runs.archive.catalog("r-1", revision)
+
+
+def test_of_two_catalogs_each_is_given_by_its_revision_and_the_first_without_one(runs: Any) -> None:
+    log = runs.open()
+    later = encode({"schema": "bundle-router.catalog/1", "bundles": [{"id": "a"}]})
+    log.put_catalog(digest(later), later)
+    log.close()
+    assert runs.archive.catalog("r-1") == json.loads(CATALOG)
+    assert runs.archive.catalog("r-1", digest(later)) == json.loads(later)
+
+
+def test_records_after_a_position_are_those_that_came_since(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    log.append("calls", runs.record(1))
+    positions: dict[str, int] = {}
+    assert [record["number"] for record in runs.archive.records_after("r-1", positions)] == [0, 1]
+    assert set(positions) == {"routing.jsonl", "tool-calls.jsonl"}
+    log.append("routing", runs.record(2))
+    assert [record["number"] for record in runs.archive.records_after("r-1", positions)] == [2]
+    assert [*runs.archive.records_after("r-1", positions)] == []
+    with (runs.path / "r-1" / "routing.jsonl").open("ab") as file:
+        file.write(b"rubbish\n")
+    with pytest.raises(CorruptRun, match=r"routing\.jsonl: it is not JSON"):
+        [*runs.archive.records_after("r-1", positions)]
+
+
+def test_one_record_is_found_by_its_number_past_lines_that_are_none(runs: Any) -> None:
+    log = runs.open()
+    log.append("calls", {"type": "x", "text": '"seq":1,'})
+    log.append("routing", runs.record(1))
+    log.append("routing", runs.record(2))
+    log.release()
+    rewrite(runs, "routing.jsonl", lambda lines: [b'rubbish "seq":2,\n', *lines])
+    assert [(runs.archive.record("r-1", seq) or {}).get("seq") for seq in range(4)] == [0, 1, 2, None]
+
+
+def test_a_decision_that_is_none_is_named_and_other_records_are_no_decisions(runs: Any) -> None:
+    log = runs.open()
+    log.append("calls", {"type": "from.the.future"})
+    log.append("routing", runs.record(1))
+    assert next(runs.archive.records("r-1"))["type"] == "from.the.future"
+    for read in (runs.archive.decisions, runs.archive.values):
+        with pytest.raises(CorruptRun, match=r"record 1 of run 'r-1' is not what its type says: KeyError"):
+            [*read("r-1")]
+
+
+def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs: Any) -> None:
+    log = runs.open()
+    rows = [{"uri": "artifact:x", "sha256": "1" * 64}, {"uri": "artifact:y"}]
+    log.append("calls", {"type": "x", "artifacts": rows})
+    log.append("calls", {"type": "x", "files": [{"sha256": "2" * 64}], "artifacts": []})
+    log.release()
+    with (runs.path / "r-1" / "tool-calls.jsonl").open("ab") as file:
+        file.write(b'rubbish "artifacts":[{\n')
+    assert runs.archive.verify("r-1", artifacts=True).problems == (f"artifact {'1' * 64} is gone",)
+    assert runs.archive.verify("r-1").problems == ()
+
+
+def test_verify_says_what_was_mended_and_what_is_torn(runs: Any) -> None:
+    filled(runs, close=False)
+    (runs.path / "r-1" / "run.json").unlink()
+    with (runs.path / "r-1" / "routing.jsonl").open("ab") as file:
+        file.write(b"torn")
+    torn = "routing.jsonl ends in 4 bytes that are no complete record"
+    assert torn in runs.archive.verify("r-1").notes
+    runs.clock.time = "2026-11-22T00:00:00Z"
+    log = runs.store().open("r-1")
+    [*log.news()]
+    log.append("routing", runs.record(6))
+    log.release()
+    notes = runs.archive.verify("r-1").notes
+    assert torn not in notes
+    assert "run.json was lost and written again at 2026-11-22T00:00:00Z" in notes
+    assert any(note.startswith("a torn end of routing.jsonl was healed, see ") for note in notes)
+
+
+def test_verify_compares_the_header_with_what_the_first_record_says_of_it(runs: Any) -> None:
+    log = begun(runs, "r-1", workspace="/w")
+    log.append("calls", {"type": "x"})
+    log.append("routing", runs.record(1))
+    log.close()
+    header = runs.path / "r-1" / "run.json"
+    assert runs.archive.verify("r-1").problems == ()
+    changed = RunHeader({**json.loads(header.read_text()), "workspace": "/elsewhere"})
+    header.write_text(changed.sealed().to_text())
+    (problem,) = runs.archive.verify("r-1").problems
+    assert problem.endswith("does not say of the opening of the run what the first record says")
+
+
+def test_a_number_that_stands_twice_in_a_file_is_reported(runs: Any) -> None:
+    filled(runs)
+    rewrite(runs, "routing.jsonl", lambda lines: [lines[0], lines[0], *lines[1:]])
+    with pytest.raises(CorruptRun, match=r"routing\.jsonl:2: record 0 comes after 0"):
+        [*runs.archive.records("r-1")]
