@@ -115,9 +115,7 @@ AREAS: Final = {
     "archive": Area(
         ("adapters/archive/archive.py", "adapters/archive/head_files.py"),
         ("tests/runlog/test_archive.py", "tests/runlog/test_kept_heads.py", "tests/runlog/test_receipts.py",
-         "tests/runlog/test_recorded_runs.py", "tests/runlog/test_torn_ends.py", "tests/runlog/test_headers.py",
-         "tests/runlog/test_clean_records.py", "tests/index", "tests/cli/test_reviewing.py",
-         "tests/cli/test_timeline.py", "tests/results/test_shared_artifacts.py"),
+         "tests/runlog/test_recorded_runs.py", "tests/runlog/test_torn_ends.py", "tests/runlog/test_headers.py"),
     ),
     "redaction": Area(("adapters/redaction/*.py",), ("tests/redaction",)),
     "reuse": Area(
