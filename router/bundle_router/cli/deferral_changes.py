@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle_router.cli.deferral_audit import DAY_S, AuditRun
-from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.output import heading, print_json, print_result, say, table
 from bundle_router.deferral.comparison import Effect, effect_of
 from bundle_router.deferral.files import AgentFiles
 from bundle_router.deferral.findings import Finding
@@ -141,10 +141,7 @@ def run_undo(arguments: argparse.Namespace) -> int:
             identity = applied[-1]
         entry = kept.undo(identity)
     paths = [change["path"] for change in entry["changes"]]
-    if arguments.json:
-        print_json({"undone": identity, "files": paths})
-    else:
-        say(f"undone: {identity} ({', '.join(paths)})")
+    print_result(arguments, {"undone": identity, "files": paths}, f"undone: {identity} ({', '.join(paths)})")
     return 0
 
 

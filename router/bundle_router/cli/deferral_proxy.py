@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.cli.deferral_changes import carry_out, journal
-from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.output import print_json, print_result, say, table
 from bundle_router.deferral.agents import AgentPlaces, agent_of, find_agent, launcher_text, run_agent
 from bundle_router.deferral.journal import state_folder
 from bundle_router.deferral.numbers import FILE, read_numbers
@@ -109,10 +109,11 @@ def run_uninstall(arguments: argparse.Namespace) -> int:
         if not found:
             raise RequestError(f"{arguments.agent} is not installed", advice="see `bundle-router deferral status`")
         kept.undo(found[-1]["id"])
-    if arguments.json:
-        print_json({"uninstalled": arguments.agent, "change": found[-1]["id"]})
-    else:
-        say(f"uninstalled: {arguments.agent} starts as it did before")
+    print_result(
+        arguments,
+        {"uninstalled": arguments.agent, "change": found[-1]["id"]},
+        f"uninstalled: {arguments.agent} starts as it did before",
+    )
     return 0
 
 
@@ -172,10 +173,11 @@ def run_probe(arguments: argparse.Namespace) -> int:
     shown = base.rpartition("@")[2].split("?")[0]
     if not arguments.yes:
         what = f"two requests of {TOOLS} made-up tools, 16 tokens of answer each, to {shown} with model {model}"
-        if arguments.json:
-            print_json({"asked": False, "would_send": what})
-        else:
-            say(f"this would send {what}; --yes sends them (they are billed)")
+        print_result(
+            arguments,
+            {"asked": False, "would_send": what},
+            f"this would send {what}; --yes sends them (they are billed)",
+        )
         return 0
     result = probe(base, arguments.form, model, os.environ)
     keep_result(_state(), result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from bundle_router.cli.output import heading, print_json, say, say_whole
 from bundle_router.cli.shared_arguments import add_json
 from bundle_router.core.catalog import Catalog
 from bundle_router.errors import RequestError
+from bundle_router.review.behaviour import edits_as_words
 from bundle_router.review.edit_places import Places
 from bundle_router.review.privileges import (
     EFFECT_SIGNS,
@@ -148,14 +149,7 @@ def row_lines(row: PrivilegeRow, places: Places) -> Iterator[tuple[str, str, int
     for address in row.addresses:
         yield "    at ", address_words(address), 7
     if row.edits:
-        yield "    because ", "; ".join(edit_words(row, places)), 7
-
-
-def edit_words(row: PrivilegeRow, places: Places) -> Iterable[str]:
-    """Return the edits behind a row, each with file and line if known."""
-    for edit in row.edits:
-        where = places.get(edit.place)
-        yield f"{edit} ({where})" if where else str(edit)
+        yield "    because ", "; ".join(edits_as_words(row.edits, places)), 7
 
 
 def address_words(address: Addresses) -> str:

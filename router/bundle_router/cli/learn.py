@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.output import heading, print_json, print_result, say, table
 from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -324,10 +324,11 @@ def _label(arguments: argparse.Namespace) -> int:
         time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
     )
     path = archive.add_label(arguments.run_id, correction)
-    if arguments.json:
-        print_json({"file": str(path), **correction.model_dump(mode="json", by_alias=True)})
-    else:
-        say(f"labelled decision {correction.decision_id} in {path}")
+    print_result(
+        arguments,
+        {"file": str(path), **correction.model_dump(mode="json", by_alias=True)},
+        f"labelled decision {correction.decision_id} in {path}",
+    )
     return 0
 
 

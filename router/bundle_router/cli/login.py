@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, say
+from bundle_router.cli.output import print_result
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.shaping import visible
@@ -83,7 +83,6 @@ def _show(url: str) -> None:
 
 
 def _print_sentence(arguments: argparse.Namespace, server: Server, sentence: str, facts: Mapping[str, object]) -> None:
-    if arguments.json:
-        print_json({"server": server.name, "principal": arguments.principal, **facts})
-    else:
-        say(f"{server.name}: {sentence}")
+    print_result(
+        arguments, {"server": server.name, "principal": arguments.principal, **facts}, f"{server.name}: {sentence}"
+    )

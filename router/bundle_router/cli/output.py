@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -28,6 +29,14 @@ def print_json(value: Any) -> None:
 def say(text: str = "") -> None:
     """Print a line of text, with controls and invisible characters escaped."""
     sys.stdout.write(visible(text) + "\n")
+
+
+def print_result(arguments: argparse.Namespace, value: Any, text: str) -> None:
+    """Print what a verb did: as one JSON document with `--json`, else as a line of text."""
+    if arguments.json:
+        print_json(value)
+    else:
+        say(text)
 
 
 def console() -> Console:

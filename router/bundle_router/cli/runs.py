@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import heading, print_json, say, say_json, say_whole
+from bundle_router.cli.output import heading, print_json, print_result, say, say_json, say_whole
 from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index_of, list_runs, show_hits, show_stats
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
@@ -242,10 +242,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _report_copied(arguments: argparse.Namespace, count: int, where: str) -> int:
-    if arguments.json:
-        print_json({"runs": count, "to": where})
-    else:
-        say(f"{count} runs copied to {where}")
+    print_result(arguments, {"runs": count, "to": where}, f"{count} runs copied to {where}")
     return 0
 
 
@@ -255,10 +252,11 @@ def _index(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     url = arguments.url or sqlite_url(arguments.runs)
     built = index_runs(archive, _chosen_runs(arguments, archive), url, named=bool(arguments.run_id))
-    if arguments.json:
-        print_json(asdict(built))
-    else:
-        say(f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}")
+    print_result(
+        arguments,
+        asdict(built),
+        f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}",
+    )
     return _passed_over(built)
 
 
@@ -272,10 +270,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     finally:
         reader.close()
     first = arguments.to / "index.html"
-    if arguments.json:
-        print_json({"files": count, "first": str(first)})
-    else:
-        say(f"{count} files; open {first}")
+    print_result(arguments, {"files": count, "first": str(first)}, f"{count} files; open {first}")
     return 0
 
 
