@@ -39,13 +39,13 @@ from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import Client, fits, narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
+from bundle_router.engine.arguments import CheckedArguments
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
     CallRequest,
-    CheckedArguments,
     Joined,
     Result,
     call_fields,

@@ -29,6 +29,16 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
+from bundle_router.engine.arguments import (
+    Arguments,
+    check_arguments,
+    check_key,
+    keyed_digest,
+    may_hold_handles,
+    read_arguments,
+    with_artifacts,
+    without_payloads,
+)
 from bundle_router.engine.calls import KeyTaken, admit, call_once, over_budget, perform, within_tree
 from bundle_router.engine.flow import (
     CallPorts,
@@ -41,20 +51,7 @@ from bundle_router.engine.flow import (
     on_store,
 )
 from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, OpenRun, RunEnd, RunTable, recorded_decision
-from bundle_router.engine.results import (
-    AdmittedCall,
-    Arguments,
-    CallRequest,
-    Result,
-    check_arguments,
-    check_key,
-    keyed_digest,
-    may_hold_handles,
-    read_arguments,
-    recordable_name,
-    with_artifacts,
-    without_payloads,
-)
+from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable_name
 from bundle_router.engine.route import Messages, accept_step, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers

@@ -50,11 +50,11 @@ from bundle_router.core.tools.meta_tools.descriptions import (
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
+from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import over_budget, refuse
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.results import (
     AdmittedCall,
-    Arguments,
     CallRequest,
     Joined,
     Result,
