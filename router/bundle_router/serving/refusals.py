@@ -46,7 +46,7 @@ OTHER_PRINCIPAL: Final = Refusal(
     403,
     "wrong_principal",
     "This token speaks for one principal alone.",
-    advice="leave the principal out, and name a run; pages, which show all runs, take tokens of no principal",
+    advice="leave the principal out, and name a run; the pages show all runs, and need a token without a principal",
 )
 
 
@@ -54,6 +54,11 @@ def missing_scope(scope: str) -> Refusal:
     """Return the refusal for a token without the scope."""
     sentence = f"This token is not good for that: it lacks the scope {scope!r}."
     return Refusal(403, "forbidden", sentence, advice="use a token that has it")
+
+
+def refusal_of(caller: Any, scope: str) -> Refusal | None:
+    """Return why a caller may not see the pages that need a scope, and show all runs; None if they may."""
+    return OTHER_PRINCIPAL if caller.principal else None if scope in caller.scopes else missing_scope(scope)
 
 
 async def refuse(refusal: Refusal, scope: Message, send: Send, *, close: bool = True) -> None:
@@ -93,8 +98,8 @@ class ScopedMount:
         self._problems = problems
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if self._needed not in scope["user"].scopes or scope["user"].principal:
-            why = OTHER_PRINCIPAL if scope["user"].principal else missing_scope(self._needed)
+        why = refusal_of(scope["user"], self._needed)
+        if why is not None:
             await refuse(why, scope, send, close=False)
         else:
             await self._app({**scope, "config_problems": self._problems()}, receive, send)

@@ -24,6 +24,7 @@ from bundle_router.errors import RequestError
 from bundle_router.serving.gate import SIGN_IN, is_misplaced
 from bundle_router.serving.keys import Caller, Keys
 from bundle_router.serving.pages.queries import fields_of, first
+from bundle_router.serving.refusals import Refusal, refusal_of
 
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
@@ -44,7 +45,10 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bu
 <meta name="viewport" content="width=device-width"><style>{style}</style>
 <main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
-<p><button>Sign in</button></p></form><p role="alert">{said}</p></main></html>"""
+<p><button>Sign in</button></p></form><p role="alert">{said}</p>
+<p>A token is printed by <code>bundle-router serve</code>,
+or made by <code>bundle-router token NAME --scope review</code>.</p></main></html>"""
+_NO_TOKEN: Final = Refusal(401, "unauthorized", "That is no token of this service.")
 
 
 class BrowserSessions:
@@ -84,8 +88,10 @@ class BrowserSessions:
         except RequestError as error:
             return _form("", said=error.message, status=413)
         token = _digest(first(form, "token").strip())
-        if self._keys.holder(token) is None:
-            return _form(first(form, "to"), said="That is no token of this service.", status=401)
+        holder = self._keys.holder(token)
+        why = _NO_TOKEN if holder is None else refusal_of(holder, "review")
+        if why is not None:
+            return _form(first(form, "to"), said=f"{why.sentence} {why.advice}", status=why.status)
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
