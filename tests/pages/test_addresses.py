@@ -268,10 +268,11 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
 
 def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReader, tmp_path: Path) -> None:
     run, sha256 = sha_of(reader)
-    count = publish(reader, [run, "feature-001"], tmp_path / "out")
+    count = publish(reader, [run, "feature-001", "release-04"], tmp_path / "out")
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) == count
     assert (tmp_path / "out" / "artifacts" / f"{sha256}.png").is_file()
+    assert len([*(tmp_path / "out" / "artifacts").glob("*.wav")]) == 1, "pictures and sound"
     for path in written:
         assert path.stat().st_mode & 0o777 == 0o600
         if path.suffix == ".html":

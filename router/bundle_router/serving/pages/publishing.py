@@ -18,7 +18,9 @@ from bundle_router.wiring.run_reader import RunReader
 
 PUBLISHED_ASSETS: Final = ("style.css", "icon.svg")
 NAV: Final = (("/runs", "Runs"),)
-_EXTENSIONS: Final = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
+_EXTENSIONS: Final = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp",
+                      "audio/wav": ".wav", "audio/x-wav": ".wav", "audio/mpeg": ".mp3", "audio/ogg": ".ogg",
+                      "audio/flac": ".flac"}  # fmt: skip
 
 
 def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
@@ -74,11 +76,7 @@ class PublishedPages:
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yield every file with its path in the folder."""
-        written: set[str] = set()
-        for address, file in self._files.items():
-            if file in written:
-                continue
-            written.add(file)
+        for file, address in {file: address for address, file in self._files.items()}.items():
             if address.startswith("/assets/"):
                 yield file, asset_bytes(address.removeprefix("/assets/"))
             elif "/artifacts/" in address:
@@ -100,15 +98,8 @@ class PublishedPages:
         except CorruptRun as error:
             texts = {"message": error.message, "advice": error.advice}
             page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts)
-        values = {
-            "stale": "",
-            "as_json": "",
-            "token": "",
-            "may_label": False,
-            **page.values,
-            "where": "",
-            "sign_out": "",
-        }
+        own = {"stale": "", "as_json": "", "token": "", "may_label": False}
+        values = {**own, **page.values, "where": "", "sign_out": ""}
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")
         json_file = "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"

@@ -90,9 +90,7 @@ class PageViews:
         """Return how many runs are newer than those of a list, as a part of that page."""
         count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
         kept = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
-        return PageContent(
-            "new_runs.html", {"count": count, "kept": kept, "newest": first(query, "newest")[:128]}, {"new": count}
-        )
+        return PageContent("new_runs.html", {"count": count, "kept": kept}, {"new": count})
 
     def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
         """Return the table of steps or calls across runs."""
