@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
         problems += _stale_wrappers(catalog, pins, folder)
-    asked = remote_servers(catalog, ()) if arguments.live else []
-    live = list(review(catalog, pins, asked, development=arguments.development))
+    live_servers = remote_servers(catalog, ()) if arguments.live else []
+    live = list(review(catalog, pins, live_servers, development=arguments.development))
     _show(arguments, _Checked(files, problems, fixes, catalog, unpinned_servers(catalog, pins), live))
     if any(row.comparison is not None and not row.clean for row in live) or (problems and arguments.strict):
         return 1

@@ -172,9 +172,9 @@ def print_audit(work: AuditRun, findings: list[Finding], savings: RouterSavings)
 
 
 def _finding_cells(finding: Finding) -> tuple[object, ...]:
-    asked = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
+    seen = f"{finding.requests:,} of {finding.of:,}" if finding.requests else "set, not seen yet"
     cost = f"{finding.tokens_a_session:,}" if finding.tokens_a_session else ""
-    return finding.cause, finding.since[:10], asked, finding.sessions or "", cost, finding.title, command_for(finding)
+    return finding.cause, finding.since[:10], seen, finding.sessions or "", cost, finding.title, command_for(finding)
 
 
 def print_servers(findings: list[Finding], work: AuditRun) -> None:

@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         (folder / "config").mkdir()
         own = config_folder(arguments)
         config = config_with_model(Path(own) if own else None, folder / "config", base_url)
-        mapped, asked = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
+        mapped, unmapped = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
     _show(mapped, repository)
-    _show_asked(asked)
+    _show_asked(unmapped)
     _point_on(arguments.runs, run_id)
     return 0
 
@@ -61,8 +61,8 @@ async def _run(
     async with Router.open(config, runs=runs, workspace=repository.root, local=local) as router:
         warming = asyncio.create_task(router.warm_up())
         mapped = [step async for step in run_workflow(router, run_id, repository)]
-        asked = [step async for step in run_open_questions(router, f"{run_id}-spike", warming)]
-    return mapped, asked
+        unmapped = [step async for step in run_open_questions(router, f"{run_id}-spike", warming)]
+    return mapped, unmapped
 
 
 def _show(steps: list[DemoStep], repository: Repository) -> None:

@@ -54,8 +54,8 @@ def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
 
     write_config(config, servers)
     catalog, pins = read_catalog(config)
-    asked = remote_servers(catalog, [server.name for server in servers])
-    rows = list(review(catalog, pins, asked, development=True))
+    remote = remote_servers(catalog, [server.name for server in servers])
+    rows = list(review(catalog, pins, remote, development=True))
     for row in rows:
         if row.admitted is not None:
             open_pins(config).write(approve(row.server, row.admitted))

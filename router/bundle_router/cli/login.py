@@ -43,8 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     catalog = load_catalog(config_folder(arguments), local=local_servers(arguments))
     server = _server(catalog, arguments.server)
     if arguments.forget:
-        gone = log_out(server, arguments.principal)
-        _print_sentence(arguments, server, "forgotten" if gone else "nothing was kept", {"forgotten": gone})
+        was_logged_in = log_out(server, arguments.principal)
+        _print_sentence(
+            arguments, server, "forgotten" if was_logged_in else "nothing was kept", {"forgotten": was_logged_in}
+        )
         return 0
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
         raise RequestError(f"--timeout is out of range: it is above 0 and at most {MAX_TIMEOUT_S:g} seconds")

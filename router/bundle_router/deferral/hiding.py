@@ -132,14 +132,14 @@ def message_key(blocks: Sequence[dict[str, Any]], prompt: str) -> str:
     return f"text:{hashlib.sha256(f'{prompt} {text}'.encode('utf-8', 'surrogatepass')).hexdigest()}" if text else ""
 
 
-def keeps_places(blocks: Sequence[dict[str, Any]], asked: bool) -> bool:
+def keeps_places(blocks: Sequence[dict[str, Any]], thinking: bool) -> bool:
     """Return whether searches become placeholders: if thinking was requested, or is before the first search."""
     for block in blocks:
         if is_hidden(block):
-            return asked
+            return thinking
         if block.get("type") in ("thinking", "redacted_thinking"):
             return True
-    return asked
+    return thinking
 
 
 def notes_of(
@@ -228,7 +228,6 @@ class StreamFilter:
         self._shown: dict[int, int] = {}
         self._hidden: set[int] = set()
         self._next = 0
-        self._base = 0
         self._earlier: list[dict[str, Any]] = []
         self._earlier_output = 0
         self.searches = 0

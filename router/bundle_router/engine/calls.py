@@ -372,14 +372,14 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return await results.call_fresh(catalog, call.tool, work)
     arguments = call.request.arguments
-    asked = ReusableCall(
+    reusable = ReusableCall(
         tool=call.tool,
         arguments=arguments.value if arguments.asked is None else arguments.asked,
         principal=call.scope.principal,
         run_id=at.run.id,
         where=(state.root, call.folder) if not entry.traits.is_remote else (),
     )
-    return await results.get_or_call(catalog, asked, call.call_id, work)
+    return await results.get_or_call(catalog, reusable, call.call_id, work)
 
 
 async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:

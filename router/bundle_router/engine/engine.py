@@ -152,8 +152,8 @@ class Engine:
         read; with `reads_on=False` nothing is read, for an append that compares. Raises UnknownRun, and RequestError
         for a decision of another run."""
         run = None if reads_on else self.runs.get(run_id)
-        asked, kept = self._kept_states.get(run, (None, None)) if run is not None else (None, None)
-        if run is not None and kept is not None and asked == decision_id and self._is_current(run, kept):
+        kept_id, kept = self._kept_states.get(run, (None, None)) if run is not None else (None, None)
+        if run is not None and kept is not None and kept_id == decision_id and self._is_current(run, kept):
             return kept
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
@@ -391,9 +391,9 @@ class Engine:
         try:
             state = await self.state_async(run_id, decision_id)
             await self._discovery.discover(state)
-            asked = [server.name for server in passed_through(await self.state_async(run_id, decision_id)).servers]
+            names = [server.name for server in passed_through(await self.state_async(run_id, decision_id)).servers]
             if self._has_budget(run, state):
-                await self._discovery.verify_servers(state, asked)  # they may be no more what was pinned
+                await self._discovery.verify_servers(state, names)  # they may be no more what was pinned
             at = CallPorts(self.ports, self.runs, run)
             state = await self.state_async(run_id, decision_id)
             yield RelayedRequest(at, self._servers, state, client, self.runs.tree_spent(run))
@@ -576,11 +576,11 @@ class EngineVersions:
             newest = self._first[self._engines[0]]
             self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.runs.any_used))
             used = {newest, *(self._first[engine] for engine in self._engines)}
-            gone = [first for first in dict.fromkeys(self._first.values()) if first not in used]
+            unused = [first for first in dict.fromkeys(self._first.values()) if first not in used]
             self._first = {engine: first for engine, first in self._first.items() if first in used}
-        for first in gone:
+        for first in unused:
             await first.close()
-        return gone
+        return unused
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """See `Router.watch`."""

@@ -151,8 +151,8 @@ async def answer(
                 run.signed = (id_, run.signed_at(id_) | {*found.signed})
             outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
             result = finish_call(ports, run, call, outcome, wait_s=wait_s)
-            for gone in found.refused:
-                record_missed(at, replace(request, via=name), state, gone, wait_s)
+            for refused in found.refused:
+                record_missed(at, replace(request, via=name), state, refused, wait_s)
             return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await on_store(at.runs.store, end)
@@ -208,8 +208,8 @@ def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence
         companions = visible.catalog.bundles[homes[tool]].companions
         with_it = (tool, *(other for other in companions if homes.get(other) == homes[tool]))
         groups.setdefault(homes[tool], {}).update(dict.fromkeys(with_it))
-    asked = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
-    return MetaReply(answered.text, asked=asked, refused=tuple(refused), signed=answered.signed)
+    by_bundle = tuple((bundle, tuple(tools)) for bundle, tools in groups.items())
+    return MetaReply(answered.text, asked=by_bundle, refused=tuple(refused), signed=answered.signed)
 
 
 def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:

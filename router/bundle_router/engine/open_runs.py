@@ -500,8 +500,8 @@ class RunTable:
             return limits.innermost_folder()
         base = Path(self.workspace, limits.innermost_folder())
         try:
-            asked = (base / step.workspace).resolve()
-            folder = relative_folder(self.workspace, str(asked)) if asked.is_dir() else None
+            path = (base / step.workspace).resolve()
+            folder = relative_folder(self.workspace, str(path)) if path.is_dir() else None
         except (OSError, ValueError):  # no path at all: a NUL in it, or names that are too long
             folder = None
         if folder is None or not limits.permits_folder(folder):

@@ -176,8 +176,8 @@ class RelayedRequest:
             servers, requests, await self._lists(servers, method), strict=True
         ):
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
-            told = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
-            await self._record(request, told, *await self._shape_answer(told))
+            reply = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
+            await self._record(request, reply, *await self._shape_answer(reply))
         await self.at.wait_until_durable()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         return answer if fits(answer) else _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")

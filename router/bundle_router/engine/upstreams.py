@@ -267,8 +267,8 @@ class Servers:
             with contextlib.suppress(ToolFailure):  # then each server's list says why there is none
                 await self._sessions.prepare()
         began = loop.time()
-        asked = {loop.create_task(self._list(server, scope, wait_s, fresh=False)): server for server in servers}
-        silent, patience_s = set(asked), wait_s
+        listings = {loop.create_task(self._list(server, scope, wait_s, fresh=False)): server for server in servers}
+        silent, patience_s = set(listings), wait_s
         try:
             while silent:
                 done, silent = await asyncio.wait(silent, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +282,7 @@ class Servers:
         waited_s = loop.time() - began
         for task in silent:  # its list is read on, and shown as soon as it is there
             reason = f"it is still being asked for its tools, after {waited_s:.1f} s"
-            self._mark((asked[task].name, scope.principal), reason, is_pending=True)
+            self._mark((listings[task].name, scope.principal), reason, is_pending=True)
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Return whether `discover` would ask a server, if only through the cache."""

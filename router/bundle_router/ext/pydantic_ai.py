@@ -48,8 +48,8 @@ class RoutedToolset(DynamicToolset[Any]):
         id: str = "bundle-router",  # noqa: A002 - as all toolsets have it
     ) -> None:
         def begin(ctx: RunContext[Any]) -> AbstractToolset[Any]:
-            asked = step if isinstance(step, Step) else step(ctx)
-            return StepToolset(router, step_key(asked, "pydantic-ai", ctx.run_id), own_search=own_search, name=id)
+            routed_step = step if isinstance(step, Step) else step(ctx)
+            return StepToolset(router, step_key(routed_step, "pydantic-ai", ctx.run_id), own_search=own_search, name=id)
 
         super().__init__(begin, per_run_step=False, id=id)
 

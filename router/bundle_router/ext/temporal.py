@@ -59,8 +59,8 @@ def run_worker(
         found: Any = ClientConfig.load_client_connect_config()
         client = await Client.connect(**{"target_host": "localhost:7233", **found})
         async with Router.open(config, **options) as router:
-            given: Any = {"workflows": workflows, "activities": activities(router), "workflow_runner": runner}
-            await Worker(client, task_queue=task_queue, **given).run()
+            serving: Any = {"workflows": workflows, "activities": activities(router), "workflow_runner": runner}
+            await Worker(client, task_queue=task_queue, **serving).run()
 
     with suppress(KeyboardInterrupt):
         asyncio.run(run())
@@ -88,10 +88,10 @@ def _activity(name: str, begin: Callable[[Any], Coroutine[Any, Any, Any]]) -> Ca
     """Return an activity with heartbeats, which reveal a dead worker and deliver a cancellation."""
 
     @activity.defn(name=f"bundle_router.{name}")
-    async def carry_out(asked: Any) -> Any:
+    async def carry_out(payload: Any) -> Any:
         beating = asyncio.ensure_future(_heartbeat(activity.info().heartbeat_timeout))
         try:
-            made = await begin(asked)
+            made = await begin(payload)
         except RequestError as refused:
             raise ApplicationError(refused.message, type=type(refused).__name__, non_retryable=True) from refused
         finally:
@@ -122,8 +122,8 @@ async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> 
 
 async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> Result:
     """Call a tool under a decision, once however often the activity is retried."""
-    asked = {**_named_decision(decision), "name": name, "arguments": arguments}
-    return Result.from_json(await _execute("call", asked, options))
+    payload = {**_named_decision(decision), "name": name, "arguments": arguments}
+    return Result.from_json(await _execute("call", payload, options))
 
 
 async def missed(decision: Decision, name: str, **options: Any) -> Result:
@@ -140,5 +140,5 @@ def _named_decision(decision: Decision) -> Json:
     return {"run_id": decision.run_id, "decision": decision.decision_id}
 
 
-async def _execute(name: str, asked: Any, options: Mapping[str, Any]) -> Any:
-    return await workflow.execute_activity(f"bundle_router.{name}", asked, **{**DEFAULTS, **options})
+async def _execute(name: str, payload: Any, options: Mapping[str, Any]) -> Any:
+    return await workflow.execute_activity(f"bundle_router.{name}", payload, **{**DEFAULTS, **options})

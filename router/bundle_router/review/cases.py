@@ -205,9 +205,9 @@ def run_case(case: Case, catalog: Catalog) -> tuple[Mismatch, ...]:
             wrong.append(Mismatch(case.name, number, "policy", "names that the config knows", problem))
         decision = _decide(case, expected, catalog, activation)
         activation = decision.after
-        for what, wanted, got in _differences(expected, decision):
+        for what, wanted, actual in _differences(expected, decision):
             hint = _unknown_name(expected, catalog) if what == "bundles" else ""
-            wrong.append(Mismatch(case.name, number, what, wanted, got, hint))
+            wrong.append(Mismatch(case.name, number, what, wanted, actual, hint))
     return tuple(wrong)
 
 

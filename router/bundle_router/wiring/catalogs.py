@@ -56,8 +56,8 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
         expect(f"{where}: bundle", server.bundle, str, 'bundle="support.tickets", or leave it out')
         bundle = server.bundle or name
         if bundles.setdefault(bundle, name) != name:
-            taken = f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
-            raise RequestError(taken, advice="give one of them another with LocalServer(..., bundle=...)")
+            duplicate = f"{where}: local server {bundles[bundle]!r} declares a bundle {bundle!r} as well"
+            raise RequestError(duplicate, advice="give one of them another with LocalServer(..., bundle=...)")
         rows = {
             "description": server.description,
             "tools": [f"{name}.*"],

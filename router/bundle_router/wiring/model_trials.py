@@ -107,12 +107,12 @@ class ModelTrials:
         decision = decide(catalog, facts, Activation(), row.as_step())
         if not isinstance(decision, Question):
             return [judge_row(row, catalog, decision, 0.0)] * len(selectors)
-        asked = decision
+        question = decision
 
         async def one(selector: StagedSelector) -> RoutedRow:
             started = time.perf_counter()
-            reply: Reply = await selector.select(asked, row.as_request().recent)
-            return judge_row(row, catalog, conclude(asked, reply), (time.perf_counter() - started) * 1e3)
+            reply: Reply = await selector.select(question, row.as_request().recent)
+            return judge_row(row, catalog, conclude(question, reply), (time.perf_counter() - started) * 1e3)
 
         return list(await asyncio.gather(*map(one, selectors)))
 

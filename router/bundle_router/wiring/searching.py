@@ -162,8 +162,8 @@ def _remembered_passages(
             found.update((row.id, row) for row in recollection.passages())
         else:
             advice = "learn and accept again, or name the embedder it was learned with in [search.embeddings]"
-            told = {"learned_with": recollection.embedder, "embedder": revision, "advice": advice}
-            diagnostics.event("warning", "memory.not_recalled", **told)
+            facts = {"learned_with": recollection.embedder, "embedder": revision, "advice": advice}
+            diagnostics.event("warning", "memory.not_recalled", **facts)
     return tuple(found.values())
 
 

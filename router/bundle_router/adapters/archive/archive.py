@@ -314,8 +314,8 @@ class RunArchive(ABC):
             deque(chain.from_iterable(files.values()), maxlen=0)  # the lines behind a break name artifacts too
             kept_artifacts = self.artifacts(run_id)
             problems += [text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")]
-            gone = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
-            problems += [f"artifact {sha256} is gone" for sha256 in sorted(gone)]
+            missing = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
+            problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
         broken, torn_ends = checked.broken, self.torn(run_id)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"

@@ -56,9 +56,9 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
             _write(beside / name, lines)
         if labels := source.labels(run_id):
             _write(beside / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-        kept, put = source.artifacts(run_id), RunArtifacts(beside)
+        kept, target = source.artifacts(run_id), RunArtifacts(beside)
         for artifact in kept.iter():
-            put.put(kept.get(artifact.sha256))
+            target.put(kept.get(artifact.sha256))
         _write(beside / "run.json", [header.to_text().encode("ascii")])
         beside.rename(path)
     except OSError as error:

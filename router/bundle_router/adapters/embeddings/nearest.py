@@ -60,12 +60,12 @@ class _Matrix:
     def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[NearDocument]:
         import numpy as np
 
-        asked = _unit_rows(np.array([vector], np.float32))[0]
+        query = _unit_rows(np.array([vector], np.float32))[0]
         positions = self._mask(within) if within is not None else None
         rows = self.rows if positions is None else self.rows[positions]
         if not len(rows):
             return ()
-        cosines = np.clip(np.round(rows @ asked, DIGITS), -1.0, 1.0)
+        cosines = np.clip(np.round(rows @ query, DIGITS), -1.0, 1.0)
         floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k] if len(cosines) > k else np.float32(0)
         chosen = np.flatnonzero((cosines >= floor) & (cosines > 0))
         chosen = chosen[np.argsort(-cosines[chosen], kind="stable")[:k]]

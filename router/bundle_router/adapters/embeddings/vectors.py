@@ -28,8 +28,8 @@ def vectors_in_stages(
     """Yield first the vectors of the bundles' own texts, by which all bundles can be compared while the many tools are
     still being embedded, then those of everything. Ends at a failure. Blocks in between, as `embed_texts` does."""
     known: dict[str, Vector] = {}
-    few = [passage for passage in passages if passage.collection in ("bundles", "steps")]
-    for stage in (few, passages) if 0 < len(few) < len(passages) else (passages,):
+    first_passages = [passage for passage in passages if passage.collection in ("bundles", "steps")]
+    for stage in (first_passages, passages) if 0 < len(first_passages) < len(passages) else (passages,):
         made = vectors_for(stage, embedder, store, known)
         yield made
         if isinstance(made, Embedding):

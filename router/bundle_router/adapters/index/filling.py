@@ -102,8 +102,8 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                 prepare(connection, named=False)
             known = _sources(connection)
             stamps = archive.stamps()
-            gone = tuple(sorted(known.keys() - stamps.keys()))
-            for run_id in gone:
+            deleted = tuple(sorted(known.keys() - stamps.keys()))
+            for run_id in deleted:
                 forget_run(connection, run_id)
             unsettled = _unsettled_runs(connection)
         changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
@@ -122,7 +122,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                 problems += filling.problems
             report(at + len(part), len(changed))
     read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
-    return RefreshResult(read, gone, tuple(problems))
+    return RefreshResult(read, deleted, tuple(problems))
 
 
 def _is_other(source: _Source | None, stamp: RunStamp) -> bool:

@@ -115,7 +115,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         body = await _head_of(response, exchange)
         if status == 404 and "mcp-session-id" in request.headers:
             exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
-        elif (said := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(said.get("error"), dict):
+        elif (message := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
         else:
             exchange.fault = fault_for(status, response.headers.get("retry-after", ""))

@@ -132,8 +132,8 @@ class SessionPool:
         """Close the connections that have been idle for too long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
-    def _end(self, gone: list[HeldConnection[Key]]) -> None:
-        for held in gone:
+    def _end(self, ended: list[HeldConnection[Key]]) -> None:
+        for held in ended:
             work = self._opening.pop(held.number, None)
             if work is not None:
                 task = asyncio.get_running_loop().create_task(_end(work))

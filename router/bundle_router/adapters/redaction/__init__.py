@@ -274,8 +274,8 @@ def _opened_object(
             count += 1
             new = f"{base}#{count}"
         opened[new] = None
-        goes = (isinstance(key, str) and is_secret_name(key)) or key == named
-        work.append((item, opened, new, goes and not isinstance(item, Mapping), depth + 1))
+        is_secret = (isinstance(key, str) and is_secret_name(key)) or key == named
+        work.append((item, opened, new, is_secret and not isinstance(item, Mapping), depth + 1))
     return opened
 
 

@@ -217,12 +217,12 @@ def _name_of(item: Any) -> str:
 
 def _report(error: ValidationError, form: type[Form], place: WrittenEntry[None], report: Report) -> None:
     found = [(detail, explain(detail, form, report.suggester)) for detail in error.errors(include_url=False)]
-    meant = {suggestion for _, (_, _, suggestion) in found}
-    unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in meant)
+    suggestions = {suggestion for _, (_, _, suggestion) in found}
+    unquoted = any(suggestion.startswith(UNQUOTED) for suggestion in suggestions)
     for detail, (where, message, suggestion) in found:
         if detail["type"] == "too_short" and detail["input"]:
             continue  # a list of one that was wrong counts as empty: its element has been reported
-        if detail["type"] == "missing" and (f"did you mean {where[-1]!r}?" in meant or unquoted):
+        if detail["type"] == "missing" and (f"did you mean {where[-1]!r}?" in suggestions or unquoted):
             continue  # it is there under another key, which is reported
         # The entry was validated alone: the index it had there (0) stands for the one it has in the file.
         report.add(place.file, (*place.path, *where[len(place.path) :]), message, suggestion)

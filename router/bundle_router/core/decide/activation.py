@@ -103,9 +103,9 @@ def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
 
 def room_left(step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]) -> Room:
     """Return the room in the step's array after what the activation holds."""
-    before = {asked.name for entry in decision.after.entries for asked in entry.tools}
-    asked = {asked.name for entry in activation.entries for asked in entry.tools}
-    joined, shown = [cards[tool] for tool in asked - before if tool in cards], decision.exposure
+    before = {tool.name for entry in decision.after.entries for tool in entry.tools}
+    now = {tool.name for entry in activation.entries for tool in entry.tools}
+    joined, shown = [cards[tool] for tool in now - before if tool in cards], decision.exposure
     room = room_of(step, shown.tools + len(joined), shown.tokens + sum(card.tokens for card in joined))
     return Room(min(room.tools, room_in(activation)), room.tokens)
 
@@ -115,7 +115,7 @@ def ask_for(activation: Activation, id_: str, tools: Iterable[str]) -> Activatio
     entry = next((entry for entry in activation.entries if entry.id == id_), None)
     if entry is None:
         return activation
-    tick, known = _next_tick(activation), {asked.name: asked for asked in entry.tools}
+    tick, known = _next_tick(activation), {tool.name: tool for tool in entry.tools}
     room = room_in(activation)
     for name in dict.fromkeys(tools):
         if name in known:
@@ -154,7 +154,7 @@ def resume_activation(after: Activation, calls: Iterable[CallEffect]) -> Activat
 
 
 def _next_place(activation: Activation) -> int:
-    places = [place for e in activation.entries for place in (e.place, *(asked.place for asked in e.tools))]
+    places = [place for e in activation.entries for place in (e.place, *(tool.place for tool in e.tools))]
     return max(places, default=-1) + 1
 
 
@@ -233,14 +233,14 @@ def _evicted_tools(before: Activation, staying: Iterable[Entry]) -> tuple[tuple[
     server, are not reported."""
     if not any(entry.tools for entry in before.entries):
         return ()
-    kept = {entry.id: {asked.name for asked in entry.tools} for entry in staying}
-    gone = [
-        (asked.place, entry.id, asked.name)
+    kept = {entry.id: {tool.name for tool in entry.tools} for entry in staying}
+    evicted = [
+        (tool.place, entry.id, tool.name)
         for entry in before.entries
-        for asked in entry.tools
-        if entry.id in kept and asked.name not in kept[entry.id] and "." in asked.name
+        for tool in entry.tools
+        if entry.id in kept and tool.name not in kept[entry.id] and "." in tool.name
     ]
-    return tuple((id_, name) for _, id_, name in sorted(gone))
+    return tuple((id_, name) for _, id_, name in sorted(evicted))
 
 
 def is_unused_offer(entry: Entry) -> bool:
@@ -283,7 +283,7 @@ def _kept_ids(entries: Mapping[str, Entry], fixed: Set[str], tools_of: ToolsOf, 
 
 def _counted_tools(entry: Entry, tools_of: ToolsOf) -> Set[str]:
     """Return the entry's tools that count towards the cap: not meta-tools, whose names have no server."""
-    return {*(tools_of(entry.id) or ()), *(asked.name for asked in entry.tools if "." in asked.name)}
+    return {*(tools_of(entry.id) or ()), *(tool.name for tool in entry.tools if "." in tool.name)}
 
 
 def _cap_asked_tools(activation: Activation, cap: int) -> Iterator[Entry]:
@@ -326,7 +326,7 @@ def from_messages(messages: Sequence[Mapping[str, Any]], catalog: Catalog) -> Ac
         if entry is None:
             entry = Entry(home, "search", tick, place=place)
             place += 1
-        known = {asked.name: asked for asked in entry.tools}
+        known = {tool.name: tool for tool in entry.tools}
         at = known[tool].place if tool in known else place
         place += tool not in known
         known[tool] = AskedTool(tool, at, tick)

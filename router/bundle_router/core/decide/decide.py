@@ -324,10 +324,10 @@ def _add_sticky(
 ) -> None:
     """Show the bundles of earlier steps, most recently used first, where this step's verdict permits them; leave out
     every other one with the reason."""
-    gone = {*applied.evicted, *applied.aside}
+    dropped = {*applied.evicted, *applied.aside}
     why_none = settling.why_nothing_stays(source)
     for entry in sorted(before.entries, key=lambda e: (-e.used, e.id)):
-        if entry.id in gone:
+        if entry.id in dropped:
             continue
         verdict = plan.verdicts.of(entry.id, facts)
         if sticky_set.is_unused_offer(entry):

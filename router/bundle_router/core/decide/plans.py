@@ -98,8 +98,8 @@ class Verdicts:
         if self._selectable is None:
             self._selectable = tuple(b for b in self._catalog.bundles.values() if b.selectable and not b.always)
         for bundle in self._selectable:
-            asked = bundle.id not in without and (ask is None or first_match(ask, bundle.id) is not None)
-            if asked and self._judge(bundle, facts).permitted:
+            is_asked = bundle.id not in without and (ask is None or first_match(ask, bundle.id) is not None)
+            if is_asked and self._judge(bundle, facts).permitted:
                 yield bundle.id
 
 

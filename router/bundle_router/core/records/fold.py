@@ -252,6 +252,6 @@ def _add_end(spent: Totals, record: CallFinished | RequestPassed) -> Totals:
     """Return the totals after the end of a call that began earlier."""
     if isinstance(record, RequestPassed) and record.method.endswith("/list"):
         return budgets.add_call(spent, record.original_bytes, record.elapsed_ms)  # a client asks again as it comes back
-    asked = budgets.asked_hash(record.name, record.arguments)
+    call_hash = budgets.asked_hash(record.name, record.arguments)
     answered = hash((record.outcome, record.code, record.result))
-    return budgets.count_end(spent, asked, answered, record.original_bytes, record.elapsed_ms)
+    return budgets.count_end(spent, call_hash, answered, record.original_bytes, record.elapsed_ms)

@@ -58,14 +58,16 @@ class StoredHead:
 def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> list[str]:
     """Return which of the begun runs are missing, one sentence each."""
     there = set(run_ids)
-    gone = [
+    missing = [
         f"run {head.run_id!r} is gone: its head says that it held {head.count} records"
         for head in sorted(heads.values(), key=lambda head: head.number)
         if not head.pruned and head.run_id not in there
     ]
     numbers = {head.number for head in heads.values()}
     holes = [number for number in range(1, max(numbers, default=0) + 1) if number not in numbers]
-    return gone + [f"the run that was begun as number {number} is gone, and its head with it" for number in holes[:100]]
+    return missing + [
+        f"the run that was begun as number {number} is gone, and its head with it" for number in holes[:100]
+    ]
 
 
 def faults_of_head(head: StoredHead | None, run_id: str, key: bytes | None) -> list[str]:

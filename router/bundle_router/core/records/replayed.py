@@ -109,9 +109,9 @@ def _as_recorded(decision: Decision, past: Decision) -> Decision:
     """Return the decision without what early versions did not record of asked-for tools: eviction and exposure."""
     if decision.exposure.tools > past.exposure.tools and any(entry.tools for entry in decision.after.entries):
         decision = replace(decision, exposure=past.exposure)
-    gone = () if past.evicted_tools else decision.evicted_tools
-    rows = tuple(row for row in decision.left_out if row.tool not in gone)
-    return replace(decision, left_out=rows) if gone else decision
+    evicted = () if past.evicted_tools else decision.evicted_tools
+    rows = tuple(row for row in decision.left_out if row.tool not in evicted)
+    return replace(decision, left_out=rows) if evicted else decision
 
 
 def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:

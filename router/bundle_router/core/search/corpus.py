@@ -97,14 +97,14 @@ def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}
     bundles = {bundle.id: bundle for bundle in before.bundles}
     stale = [row for row in after.bundles if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)]
-    gone = sorted(bundles.keys() - {row.id for row in after.bundles})
+    removed = sorted(bundles.keys() - {row.id for row in after.bundles})
     add = [
         replace(tool_document(now[id_], analyzer), collection=name)
         for name, id_ in sorted(new)
         if id_ in touched or (name, id_) not in old
     ]
     add += [bundle_document(row, trusted_tools(row, now), analyzer) for row in stale]
-    remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in gone]
+    remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in removed]
     remove += [key for key in sorted(old) if key[1] in touched or key not in new]
     return Changes(tuple(add), tuple(remove))
 

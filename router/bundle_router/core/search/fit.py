@@ -125,21 +125,23 @@ def _fit_words(
     }
     replays = {trust: [step.quality() for step in steps] for trust, steps in ranked.items()}
     witnesses = [Witness(example.ids, example.run) for example in replayed]
-    trials = tuple(Trial.of(trust, got, difference(got, none, witnesses)) for trust, got in replays.items())
+    trials = tuple(
+        Trial.of(trust, qualities, difference(qualities, none, witnesses)) for trust, qualities in replays.items()
+    )
     best = choose_trial(trials, list(replays.values()), witnesses)
     lost = 0.0
     for trial in [t for t in reversed(trials) if best is not None and t.trust >= best.trust and t.pays]:
         held = _replay(replayed, rarity, trial.trust, _fold_of_ids)
         for novelty in NOVELTIES:
             first, fair = novelty == NOVELTIES[0], [step.keeping(novelty) for step in ranked[trial.trust]]
-            got = replays[trial.trust] if first else [step.quality() for step in fair]
-            if not Trial.of(trial.trust, got, difference(got, none, witnesses)).pays:
+            qualities = replays[trial.trust] if first else [step.quality() for step in fair]
+            if not Trial.of(trial.trust, qualities, difference(qualities, none, witnesses)).pays:
                 break
             new = difference([step.keeping(novelty).quality() for step in held], none, witnesses)
             lost = new.mean
             if lost - MIN_SIGMAS * new.sigma >= -MOST_LOST:
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
-                return Fit(memory, before, mean(got), trials, len(kept), new=lost), fair
+                return Fit(memory, before, mean(qualities), trials, len(kept), new=lost), fair
     alone = Memory()
     steps = [_Replayed(example, alone) for example in replayed]
     return Fit(None, before, before, trials, len(kept), new=lost), steps
@@ -167,7 +169,9 @@ def _fit_recall(
         ]
         for pull in PULLS
     }
-    trials = tuple(Trial.of(trust, got, difference(got, before, witnesses), pull) for pull, got in after.items())
+    trials = tuple(
+        Trial.of(trust, qualities, difference(qualities, before, witnesses), pull) for pull, qualities in after.items()
+    )
     best = choose_trial(trials, list(after.values()), witnesses)
     if best is None:
         return RecallFit(None, mean(before), mean(before), trials)

@@ -190,11 +190,11 @@ def bound_labels(labels: Sequence[Label]) -> list[Label]:
     kept: list[Label] = []
     for label in reversed(labels[-MAX_LABELS:]):
         key = (label.run, label.text, label.ids)
-        mine = [(label.run, id_) for id_ in label.ids]
-        if key in seen or not mine or any(used[pair] >= PER_RUN for pair in mine):
+        votes = [(label.run, id_) for id_ in label.ids]
+        if key in seen or not votes or any(used[pair] >= PER_RUN for pair in votes):
             continue
         seen.add(key)
-        used.update(mine)
+        used.update(votes)
         kept.append(label)
     kept.reverse()
     return kept

@@ -57,7 +57,7 @@ class Passes:
         w, analyzer = self.weights, self.analyzer
         among: Collection = self.ranks_tools if tools else "tools"
         for_bundles = analyzer.query_weights(terms, w.bundle_scale)
-        asked = self._mass("bundles", terms.stems, for_bundles)
+        asked_mass = self._mass("bundles", terms.stems, for_bundles)
         own, own_tools = self.index.known("bundles", terms.stems), self.index.known(among, terms.stems)
         known, known_tools = self._mass("bundles", own, for_bundles), self._mass(among, own_tools, for_bundles)
         for hint, weight in analyzer.query_weights(hints, w.bundle_scale).items():
@@ -69,7 +69,9 @@ class Passes:
             for_tools = analyzer.query_weights(terms, w.tool_scale)
             known_tools = self._mass(among, own_tools, for_tools)
             found = self._covering(among, for_tools, known_tools, need, scope.tools).scores
-        return replace(self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked)
+        return replace(
+            self._fused(texts, hits, found, (len(own), len(own_tools)), scope), known=known, asked=asked_mass
+        )
 
     def wish_rankings(self, wishes: Sequence[Terms], scope: SearchScope, tools: bool) -> list[RankingPass]:
         """Return the rankings of a request's wishes, each on its own."""

@@ -58,9 +58,9 @@ class Recollection:
         for key, cosine in nearest:
             vote = min(1.0, max(0.0, cosine)) ** SHARPNESS
             for step in self._by_key.get(key, ()):
-                mine = [id_ for id_ in step.ids if id_ in permitted]
-                for id_ in mine:
-                    best[step.run, id_] = max(vote / len(mine), best.get((step.run, id_), 0.0))
+                permitted_ids = [id_ for id_ in step.ids if id_ in permitted]
+                for id_ in permitted_ids:
+                    best[step.run, id_] = max(vote / len(permitted_ids), best.get((step.run, id_), 0.0))
         total = DOUBT + sum(best[pair] for pair in sorted(best))
         shares: dict[str, float] = {}
         for _, id_ in sorted(best):

@@ -189,21 +189,21 @@ class ModelSelector:
     # --- putting a question ----------------------------------------------------------------------------------------
 
     async def _select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
-        put = self._put(question, recent)
-        kept = self._memory.get(put.key)
+        prepared = self._put(question, recent)
+        kept = self._memory.get(prepared.key)
         if kept is None and self._memory.has_store:
-            kept = await asyncio.to_thread(self._memory.fetch, put.key)
+            kept = await asyncio.to_thread(self._memory.fetch, prepared.key)
         if kept is not None:
-            return _from_kept(kept, put.key)
+            return _from_kept(kept, prepared.key)
         if self._client.readiness != "ready":
             self._begin_warm_up()
-            return self._failed_reply("not_ready", put.key)
+            return self._failed_reply("not_ready", prepared.key)
         try:
             within_s = self._settings.deadline_s + GRACE_S
-            reply = await self._flights.join(put.key, lambda: self._ask_in_turn(put), within_s=within_s)
+            reply = await self._flights.join(prepared.key, lambda: self._ask_in_turn(prepared), within_s=within_s)
         except TimeoutError:
-            return self._failed_reply("timeout", put.key)
-        return reply if reply is not None else self._failed_reply("internal", put.key)
+            return self._failed_reply("timeout", prepared.key)
+        return reply if reply is not None else self._failed_reply("internal", prepared.key)
 
     def _put(self, question: Question, recent: Sequence[RecentStep]) -> _Put:
         step = question.step
@@ -236,26 +236,26 @@ class ModelSelector:
 
     # --- on the loop thread ----------------------------------------------------------------------------------------
 
-    async def _ask_in_turn(self, put: _Put) -> Reply:
+    async def _ask_in_turn(self, prepared: _Put) -> Reply:
         try:
-            return await self._ask(put)
+            return await self._ask(prepared)
         except Exception as error:  # noqa: BLE001 - rule 3, for the part that runs on the loop thread
             self._diagnostics.event("error", "model.broke", error=error)
-            return self._failed_reply("internal", put.key)
+            return self._failed_reply("internal", prepared.key)
 
-    async def _ask(self, put: _Put) -> Reply:
+    async def _ask(self, prepared: _Put) -> Reply:
         """Ask, within the deadline, and keep a success."""
         until = asyncio.get_running_loop().time() + self._settings.deadline_s
-        use = ModelUse(self._models[0].name, PROMPT_VERSION, put.key)
+        use = ModelUse(self._models[0].name, PROMPT_VERSION, prepared.key)
         turn = self._turns.begin()
         if turn is None:
             return Reply(failure="circuit_open", model=replace(use, failure="circuit_open"))
         correction: Correction | None = None
         while True:
-            reply, choice = await self._call(put, turn, correction, until)
+            reply, choice = await self._call(prepared, turn, correction, until)
             use = _add_use(use, turn, reply)
             if choice is not None:
-                return await self._succeed(put, use, choice)
+                return await self._succeed(prepared, use, choice)
             self._diagnostics.event("info", "model.failed", model=turn.model.name, failure=reply.failure)
             if use.attempts >= 2 or reply.failure == "timeout":
                 return Reply(failure=reply.failure, model=use)
@@ -268,10 +268,12 @@ class ModelSelector:
             turn = following
 
     async def _call(
-        self, put: _Put, turn: Turn, correction: Correction | None, deadline: float
+        self, prepared: _Put, turn: Turn, correction: Correction | None, deadline: float
     ) -> tuple[ModelReply, ParsedPicks | None]:
         """Make one upstream call; the breaker hears of it however it ends."""
-        request = ModelRequest(turn.model, put.prompt.system, put.prompt.user, shape_for(put.candidates), correction)
+        request = ModelRequest(
+            turn.model, prepared.prompt.system, prepared.prompt.user, shape_for(prepared.candidates), correction
+        )
         settled = False
         try:
             try:
@@ -281,7 +283,9 @@ class ModelSelector:
                 reply = ModelReply(failure="timeout")
             if scope.expired() and reply.failure is not None:
                 reply = replace(reply, failure="timeout")  # libraries wrap the cancellation in errors of their own
-            choice = parse_picks(reply.answer, put.candidates, put.max_picks) if reply.answer is not None else None
+            choice = (
+                parse_picks(reply.answer, prepared.candidates, prepared.max_picks) if reply.answer is not None else None
+            )
             if choice is None and reply.failure is None:
                 reply = replace(reply, answer=None, failure="invalid_output")
             self._turns.settle(turn, reply)
@@ -293,12 +297,12 @@ class ModelSelector:
                 self._turns.release(turn)
         return reply, choice
 
-    async def _succeed(self, put: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
+    async def _succeed(self, prepared: _Put, use: ModelUse, choice: ParsedPicks) -> Reply:
         kept = CachedAnswer(choice.ids, choice.dropped, choice.justification, use.name, use.prompt_version, use.answer)
-        self._memory.put(put.key, kept)
+        self._memory.put(prepared.key, kept)
         if self._memory.has_store:
             # Nobody waits for it: an answer that is not kept is asked for again.
-            storing = asyncio.get_running_loop().run_in_executor(None, self._memory.store, put.key, kept)
+            storing = asyncio.get_running_loop().run_in_executor(None, self._memory.store, prepared.key, kept)
             self._storing.add(storing)
             storing.add_done_callback(self._storing.discard)
         answer = Answer(

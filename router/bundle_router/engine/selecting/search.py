@@ -174,8 +174,8 @@ class SearchSelector:
             return None
 
     def _build_result(self, judged: Judgement, index: str, understood: GoalVector | None) -> SearchResult:
-        heard = understood.heard if understood is not None else None
-        use = replace(judged.use, embeddings=heard, recall=self._recall(understood))
+        meaning = understood.heard if understood is not None else None
+        use = replace(judged.use, embeddings=meaning, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
         embeddings = (("embeddings", made_by),) if made_by is not None else ()
         revisions = (("index", index), *embeddings, *self._revisions, ("thresholds", use.thresholds))

@@ -80,10 +80,10 @@ def base_scores(steps: Sequence[LabelledStep], search: Search) -> dict[Label, Ma
 
 def fit(steps: Sequence[LabelledStep], search: Search) -> MemoryFit:
     """Learn a memory from the steps, measure it, and propose it if it gains. `steps`: oldest run first."""
-    asked = {step.label: step for step in steps}
+    by_label = {step.label: step for step in steps}
 
     def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
-        step = asked[label]
+        step = by_label[label]
         return search.recall(step.past.request, step.permitted - step.neutral, recollection)
 
     older, newest = ([step.label for step in part] for part in split_by_age(steps))

@@ -64,8 +64,8 @@ class GrantedTools:
         if route is not None and route.ask is None:
             return "permitted"
         fallback = self.catalog.settings.fallback
-        asked = bundle.selectable and (route is None or route.ask is None or first_match(route.ask, bundle.id))
-        if asked and fallback.order != ("default",):
+        is_asked = bundle.selectable and (route is None or route.ask is None or first_match(route.ask, bundle.id))
+        if is_asked and fallback.order != ("default",):
             return "picked"
         return "picked" if "default" in fallback.order and not names.isdisjoint(fallback.default) else "permitted"
 

@@ -71,12 +71,12 @@ class PrivilegeRow:
 
 def sentence(row: PrivilegeRow) -> str:
     """Return the row as a sentence for people, without its addresses and edits."""
-    tools, gone = ", ".join(row.tools), row.kind == "narrowing"
+    tools, is_narrowing = ", ".join(row.tools), row.kind == "narrowing"
     match row.aspect:
         case "may call":
-            how = REACH_WORDS.get(row.before if gone else row.after, "")
-            words = f"before, it {how}" if gone else f"{how}; shown {', '.join(row.shown)}"
-            change_words = f"may {'no longer ' if gone else ''}call {tools} of {row.subject} ({words})"
+            how = REACH_WORDS.get(row.before if is_narrowing else row.after, "")
+            words = f"before, it {how}" if is_narrowing else f"{how}; shown {', '.join(row.shown)}"
+            change_words = f"may {'no longer ' if is_narrowing else ''}call {tools} of {row.subject} ({words})"
         case "comes in":
             change_words = f"{row.subject} {REACH_WORDS[row.after]}; before, it {REACH_WORDS[row.before]}"
         case "requires":

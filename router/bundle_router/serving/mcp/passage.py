@@ -127,24 +127,24 @@ def _of_sessions(
 
     async def subscribe(context: Context, params: types.SubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, mine = str(params.uri), followed_resources(context.session._connection)
-        if uri in mine:
+        uri, followed = str(params.uri), followed_resources(context.session._connection)
+        if uri in followed:
             return {}
-        mine.add(uri)
+        followed.add(uri)
         try:
             refusal = await translate(following.add(uri))
             if refusal is not None:
                 as_sent(refusal)
         except BaseException:
-            mine.discard(uri)
+            followed.discard(uri)
             raise
-        context.session._connection.exit_stack.callback(lambda: following.drop(dropped_uris(mine, uri)))
+        context.session._connection.exit_stack.callback(lambda: following.drop(dropped_uris(followed, uri)))
         return {}
 
     async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, mine = str(params.uri), followed_resources(context.session._connection)
-        following.drop(dropped_uris(mine, uri))
+        uri, followed = str(params.uri), followed_resources(context.session._connection)
+        following.drop(dropped_uris(followed, uri))
         return {}
 
     return {

@@ -98,8 +98,8 @@ class _Server(Server[Any]):
         return narrow_capabilities(super().get_capabilities(*args, **options), self._run.features)
 
     def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
-        asked = notification_options or NotificationOptions(tools_changed=True)
-        return super().create_initialization_options(asked, *more, **named)
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, *more, **named)
 
 
 class _Sessions(StreamableHTTPSessionManager):
@@ -274,20 +274,20 @@ class RunServer:
         if connection not in self._connections:
             self._connections.add(connection)
             connection.exit_stack.callback(self._connections.discard, connection)
-            mine = followed_resources(connection)
+            followed = followed_resources(connection)
             for name, feature in CHANGED.items():
                 if feature in self._run.features and await self.following.add(name) is None:
-                    mine.add(name)
-                    connection.exit_stack.callback(self._drop, mine, name)
+                    followed.add(name)
+                    connection.exit_stack.callback(self._drop, followed, name)
 
     def _drop(self, followed: set[str], name: str) -> None:
         self.following.drop(dropped_uris(followed, name))
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         """Return a stream of the modern era that sends the changes its client named, including those of resources."""
-        asked, features = params.notifications, self._run.features
-        wanted = [*map(str, asked.resource_subscriptions or ())] if "resources" in features else []
-        lists = zip(CHANGED.items(), (asked.resources_list_changed, asked.prompts_list_changed), strict=True)
+        requested, features = params.notifications, self._run.features
+        wanted = [*map(str, requested.resource_subscriptions or ())] if "resources" in features else []
+        lists = zip(CHANGED.items(), (requested.resources_list_changed, requested.prompts_list_changed), strict=True)
         wanted += [name for (name, feature), is_asked in lists if is_asked and feature in features]
         followed = [uri for uri in dict.fromkeys(wanted) if await self.following.add(uri) is None]
         try:

@@ -82,8 +82,8 @@ def _is_wanted(entry: FolderEntry, path: str, chain: tuple[Rules, ...], glob: Gl
     if entry.name == ".git" or entry.kind not in ("file", "dir") or entry.size > MAX_FILE_BYTES:
         return False
     is_dir = entry.kind == "dir"
-    asked = glob.verdict(path, is_dir) if glob else None
-    return asked if asked is not None else not is_ignored(chain, path, is_dir)
+    verdict = glob.verdict(path, is_dir) if glob else None
+    return verdict if verdict is not None else not is_ignored(chain, path, is_dir)
 
 
 def _entries(root: Root, folder: str) -> list[FolderEntry]:

@@ -174,8 +174,8 @@ def _root_schema(schema: Any, notes: list[str]) -> dict[str, Any] | Fault:
     renamed: set[str] = set()
     root = dict(with_json_types(schema, renamed))
     if renamed:
-        few = sorted(renamed)[:_NAMED]
-        notes.append(f"its schema names types that are not JSON's: read {', '.join(few)}")
+        shown_names = sorted(renamed)[:_NAMED]
+        notes.append(f"its schema names types that are not JSON's: read {', '.join(shown_names)}")
     if "type" not in root:
         notes.append("its input schema did not say that it is an object")
         root["type"] = "object"

@@ -58,8 +58,8 @@ def identity(definition: Mapping[str, Any], instructions: str, volatile: Sequenc
 
 def normalize_definition(definition: Mapping[str, Any], volatile: Sequence[VolatilePath] = ()) -> dict[str, Any]:
     """Return a copy of the definition without volatile fields, and with meaningless order made canonical."""
-    mine = [path.segments for path in volatile if matches(path.tool, definition["name"])]
-    copy: dict[str, Any] = _without_paths(dict(definition), mine)
+    volatile_paths = [path.segments for path in volatile if matches(path.tool, definition["name"])]
+    copy: dict[str, Any] = _without_paths(dict(definition), volatile_paths)
     for key in ("inputSchema", "outputSchema"):
         if key in copy:
             copy[key] = rewritten(copy[key], _sorted_lists)

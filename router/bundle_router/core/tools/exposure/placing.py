@@ -198,13 +198,13 @@ def _choose_direct(
     best = {tool: position for position, tool in enumerate(ranked)}
     chosen: list[str] = []
     for one in held:
-        mine = [tool for tool in one.tools if homes[tool] == one.bundle.id and MODES[places[tool]].in_array]
+        candidates = [tool for tool in one.tools if homes[tool] == one.bundle.id and MODES[places[tool]].in_array]
         if not _is_over_budget(catalog, one):
-            chosen += mine
+            chosen += candidates
             continue
-        first = {*one.bundle.companions, *(t for t in mine if is_named_by_skill(catalog, one.bundle, t))}
-        mine.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
-        fitting = Room(tokens=one.bundle.max_tokens or 0).fitting(catalog.cards[tool] for tool in mine)
+        first = {*one.bundle.companions, *(t for t in candidates if is_named_by_skill(catalog, one.bundle, t))}
+        candidates.sort(key=lambda tool: (tool not in first, best.get(tool, _LAST), tool))
+        fitting = Room(tokens=one.bundle.max_tokens or 0).fitting(catalog.cards[tool] for tool in candidates)
         chosen += sorted(card.name for card in fitting)
     return chosen
 
@@ -214,13 +214,13 @@ def _asked_places(
 ) -> dict[str, int]:
     """Return the positions of tools that the run asked for and that are not direct anyway. Those asked for before the
     step come first, the latest first: if tokens run short, the older ones are deferred."""
-    before = {asked.name: (0, -asked.used, -asked.place) for entry in began.entries for asked in entry.tools}
+    before = {tool.name: (0, -tool.used, -tool.place) for entry in began.entries for tool in entry.tools}
     rows = [
-        (before.get(asked.name, (1, asked.place, 0)), asked.name, asked.place)
+        (before.get(tool.name, (1, tool.place, 0)), tool.name, tool.place)
         for entry in activation.entries
-        for asked in entry.tools
-        if (place := places.get(asked.name)) is not None and MODES[place].may_join and asked.name not in chosen
-        if asked.name in catalog.cards
+        for tool in entry.tools
+        if (place := places.get(tool.name)) is not None and MODES[place].may_join and tool.name not in chosen
+        if tool.name in catalog.cards
     ]
     return {name: place for _, name, place in sorted(rows)}
 

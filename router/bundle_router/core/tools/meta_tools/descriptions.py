@@ -159,18 +159,18 @@ def list_bundle(visible: VisibleTools, id_: str) -> MetaAnswer:
     """Return the tools of one bundle of the decision, one line each."""
     places = visible.places
     bundle = visible.catalog.bundle(id_)
-    mine = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
-    if not mine:
+    bundle_tools = sorted(tool for tool in bundle.tools if tool in places) if bundle is not None else []
+    if not bundle_tools:
         return MetaAnswer(f"There is no bundle {id_[:100]!r} here. list_tools without a name lists them.")
     rows = []
-    for tool in mine[:PAGE]:
+    for tool in bundle_tools[:PAGE]:
         card = visible.catalog.cards.get(tool)
         mark = UNTRUSTED if _is_untrusted(visible.catalog, tool) else ""
         line = one_line(card.description, 80) if card is not None else ""
         seen = " (in your tool list)" if tool in visible.in_array else ""
         rows.append(f"{visible.exposed.get(tool, tool)}{seen}: {mark}{line}".rstrip(": "))
-    if len(mine) > PAGE:
-        rows.append(f"and {len(mine) - PAGE} more: search_tools finds them")
+    if len(bundle_tools) > PAGE:
+        rows.append(f"and {len(bundle_tools) - PAGE} more: search_tools finds them")
     return MetaAnswer("\n".join(rows))
 
 

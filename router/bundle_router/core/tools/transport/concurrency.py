@@ -68,8 +68,10 @@ class Gate(Generic[W]):
         return self._running.get(server, 0), len(self._queues.get(server, ()))
 
     def _fits(self, server: str) -> bool:
-        mine = self._running.get(server, 0)
-        return mine < self._bounds.per_server and (self.running < self._bounds.in_total or mine < self._bounds.assured)
+        running = self._running.get(server, 0)
+        return running < self._bounds.per_server and (
+            self.running < self._bounds.in_total or running < self._bounds.assured
+        )
 
     def _take(self, server: str) -> None:
         self._running[server] = self._running.get(server, 0) + 1
@@ -166,8 +168,8 @@ class Leases(Generic[K]):
         """Return the connections to close because they were long unused, or because too many are open."""
         unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
         too_many = max(0, len(self._current) - self._max_open)
-        gone = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
-        return [held for held in gone if self.retire(held)]
+        expired = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
+        return [held for held in expired if self.retire(held)]
 
     def move(self, held: HeldConnection[K], key: K) -> None:
         """Give a connection another key, if that is free. From now on it is found under the new key only."""

@@ -52,11 +52,11 @@ class Neighbourhood:
     def findings_beside(self, definition: Mapping[str, Any], server: str) -> Iterator[Seen]:
         """Yield names and words copied from other servers' tools, and instructions about them."""
         name, description = str(definition.get("name", "")), fold_text(str(definition.get("description") or ""))
-        mine = frozenset(_COMMON_WORDS.findall(description))
+        words = frozenset(_COMMON_WORDS.findall(description))
         mimicked: set[Neighbour] = set()
         for other in self._alike.get(skeleton(name), ()):
             theirs = frozenset(_COMMON_WORDS.findall(fold_text(other.description)))
-            if other.server != server and _overlap(mine, theirs) >= 0.6:
+            if other.server != server and _overlap(words, theirs) >= 0.6:
                 mimicked.add(other)
                 yield "mimicry", f"{other.server}.{other.tool}"
         spoken_of = {
