@@ -457,6 +457,13 @@ def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs:
         file.write(b'rubbish "artifacts":[{\n')
     assert runs.archive.verify("r-1", artifacts=True).problems == (f"artifact {'1' * 64} is gone",)
     assert runs.archive.verify("r-1").problems == ()
+    folder = runs.path / "r-1" / "artifacts" / "sha256" / "11"
+    folder.mkdir(parents=True)
+    (folder / ("1" * 64)).write_text("other bytes")
+    (folder / ".new-1").write_text("x")
+    (problem,) = runs.archive.verify("r-1", artifacts=True).problems
+    assert "1" * 64 in problem
+    assert "gone" not in problem
 
 
 def test_verify_says_what_was_mended_and_what_is_torn(runs: Any) -> None:

@@ -17,7 +17,7 @@ from bundle_router.cli import main
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import seal, unseal
 from bundle_router.core.records.receipt import check_receipt
-from bundle_router.errors import CorruptRun
+from bundle_router.errors import CorruptRun, RequestError
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
 ARCHIVE = Archive(RECORDED)
@@ -157,6 +157,12 @@ def test_a_decision_that_was_rewritten_with_its_hash_comes_out_otherwise() -> No
         receipt |= {"line": line.decode(), "later": [], "catalog": catalog}
         (problem,) = check_receipt(receipt)
         assert problem.startswith(says)
+
+
+@pytest.mark.parametrize("seq", [-1, 999])
+def test_there_is_no_receipt_of_a_record_that_the_run_does_not_have(seq: int) -> None:
+    with pytest.raises(RequestError, match=f"has no record {seq}"):
+        ARCHIVE.receipt(RUN, seq)
 
 
 def test_a_run_that_is_not_as_it_was_written_gives_no_receipt(tmp_path: Path) -> None:
