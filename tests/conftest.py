@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 
 from tests.profiles import load_profile
 
@@ -57,9 +58,50 @@ FIRST = (
 """Files that take half a minute or more, most of it waiting for programs: begun last, one would run beside nothing."""
 
 
+LITELLM = (
+    "tests/model/",
+    "tests/selecting/test_embedding_upstream.py",
+    "tests/mcp/test_mcp_attacks.py",
+    "tests/serving/test_service_probes.py",
+    "tests/cli/test_route_model.py",
+)
+"""Files whose tests load litellm, which takes seconds: one worker has them all."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it ships no type information
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # the same
+        def _split_scope(self, nodeid: str) -> str:
+            return "litellm" if nodeid.startswith(LITELLM) else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest: what is begun last would run beside nothing."""
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Rewrite the assertions of a share of the tests: in a fresh clone each worker would rewrite all, at the same time.
+
+    pytest has no function for that; what is not there when a worker imports it, the worker rewrites as always.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode:
+        return
+    files = sorted(file for name in config.args for file in Path(name.partition("::")[0]).rglob("test_*.py"))
+    for file in files[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        file = file.resolve()
+        folder = rewrite.get_cache_dir(file)
+        kept = folder / (file.name[:-3] + rewrite.PYC_TAIL)
+        if not kept.exists() and rewrite.try_makedirs(folder):
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, kept)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,7 +115,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    freeze()
+    gc.freeze()  # without a look for garbage, which takes longer than the little there is would matter
+    FROZEN.append(len(sys.modules))
     # Most tests end before there is garbage worth a look; by default the collector takes one CPU second in thirteen.
     gc.set_threshold(100_000, 50, 50)
 
