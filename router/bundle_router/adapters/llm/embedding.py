@@ -15,7 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -182,7 +182,9 @@ class LiteLlmEmbedder:
 def _outcome(work: Future[Embedding], timeout_s: float) -> Embedding:
     try:
         return work.result(timeout_s)
-    except (TimeoutError, asyncio.CancelledError):
+    except CancelledError:
+        return Embedding(failure="not_ready", detail="closed")
+    except TimeoutError:
         work.cancel()
         return Embedding(failure="timeout")
     except BaseException:  # an interrupted caller must leave no work behind either
