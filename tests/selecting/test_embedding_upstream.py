@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from bundle_router.core.search.ranking import Memories
 from bundle_router.core.search.recall import PastText, Recollection
 from bundle_router.core.search.request import Request
 from bundle_router.review.learning.learned_values import LearnedValues, known_of
-from bundle_router.testing.upstream import Act, ScriptedServer, body, hang, status
+from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, body, hang, status
 from bundle_router.wiring import load_catalog
 from bundle_router.wiring.searching import make_search_for, open_embedder
 
@@ -150,6 +154,22 @@ def test_who_is_closed_asks_nobody(opened: Opened) -> None:
         assert server.requests == []
 
 
+def test_who_is_closed_while_it_waits_is_not_ready(opened: Opened) -> None:
+    asked = threading.Event()
+
+    def wait(exchange: Exchange) -> None:
+        asked.set()
+        exchange.wait_for_close()
+
+    with ScriptedServer([wait]) as server, ThreadPoolExecutor(1) as pool:
+        embedder = opened(server)
+        waiting = pool.submit(embedder.embed, ["x"], timeout_s=60)
+        assert asked.wait(60)
+        embedder.close()
+        made = waiting.result(60)
+    assert (made.failure, made.detail) == ("not_ready", "closed")
+
+
 # --- a whole router ------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +213,21 @@ def test_a_router_is_told_of_embeddings_by_its_config_alone(place: Path) -> None
     assert again["search"] == record["search"]
     assert second == [["find where the code sets a limit"]], "what is unchanged is not embedded again"
     assert SECRET not in json.dumps(record)
+
+
+def test_a_router_that_awaited_nothing_lets_go_of_its_embedder(place: Path) -> None:
+    of = config(place / "config", "http://127.0.0.1:9")
+    script = f"""
+from bundle_router import Router, Step
+
+with Router.open({str(of)!r}, runs={str(place / "none")!r}):
+    pass
+with Router.open({str(of)!r}, runs={str(place / "runs")!r}) as router:
+    router.route_sync(Step(run_id="r", workflow="x", role="y", step="z"))
+"""
+    # In a process of its own: what is being imported when the router closes is imported by halves.
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_replay_needs_no_embedder(place: Path) -> None:

@@ -408,7 +408,8 @@ class Router:
         """Do as `close` does, for engines without an event loop."""
         refuse_running_loop("close_sync()", "await router.close(...)")
         if not self._portal.is_forked and not self._portal.closed:
-            if self._portal.is_started or self._ran_on_loop:
+            has_upstream = any(one is not None and one.has_upstream for one in (self._selector, *self._older.values()))
+            if self._portal.is_started or self._ran_on_loop or has_upstream:
                 self._portal.run(self._end())
             else:  # nothing was awaited ever, so there is nothing to wait for: no loop is begun to end at once
                 with suppress(StopIteration):

@@ -85,6 +85,10 @@ class SearchSelector:
         self._made: OrderedDict[str, Search | None] = OrderedDict()
 
     @property
+    def has_embedder(self) -> bool:
+        return self._meanings is not None
+
+    @property
     def memories(self) -> Memories | None:
         """What was learned from past steps, of bundles and of tools."""
         return self._memories

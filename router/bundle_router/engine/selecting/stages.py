@@ -100,6 +100,11 @@ class StagedSelector:
         if self.search is not None:
             await asyncio.to_thread(self.search.warm_up, catalog)
 
+    @property
+    def has_upstream(self) -> bool:
+        """Whether a model or an embedder may be asked, whose end is awaited."""
+        return self.model is not None or (self.search is not None and self.search.has_embedder)
+
     async def close(self) -> None:
         """Let go of what the model and the embedder hold."""
         if self.model is not None:
