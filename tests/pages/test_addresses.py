@@ -325,6 +325,15 @@ def test_a_word_of_two_lists_has_the_sentence_that_is_meant(client: TestClient) 
     assert sentences.REASONS["search"] not in searched
 
 
+def test_the_last_day_of_a_range_is_part_of_it(client: TestClient, reader: RunReader) -> None:
+    days = [run.began[:10] for run in reader.index.runs(RunQuery(limit=200)).runs]
+    day = days[0]
+    asked = {"since": day, "until": day}
+    assert client.get("/runs.json", params=asked).json()["total"] == days.count(day) > 0
+    assert client.get("/steps.json", params=asked).json()["total"] >= days.count(day)
+    assert f'name="until" type="date" value="{day}"' in client.get("/runs", params=asked).text
+
+
 def test_an_empty_folder_says_what_to_type(tmp_path: Path) -> None:
     found = RunReader(Archive(tmp_path), RunIndex(Archive(tmp_path), "sqlite://"), CONFIG)
     assert "bundle-router demo" in TestClient(pages(found), base_url=BASE).get("/runs").text

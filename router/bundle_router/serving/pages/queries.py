@@ -43,7 +43,7 @@ def run_query(query: Query) -> RunQuery:
         facets=tuple(facets[:50]),
         text=first(query, "q")[:500],
         since=time_of(first(query, "since")),
-        until=time_of(first(query, "until")),
+        until=time_of(first(query, "until"), whole_day=True),
         sort=sort if sort in SORTS else "started",
         ascending=first(query, "sort").startswith("-") != (sort == "run"),
         offset=(page - 1) * PER_PAGE,
@@ -51,13 +51,13 @@ def run_query(query: Query) -> RunQuery:
     )
 
 
-def time_of(text: str) -> str:
-    """Return a typed date or time. Raises RequestError if it is neither."""
+def time_of(text: str, *, whole_day: bool = False) -> str:
+    """Return a typed date or time; with `whole_day`, the end of a date. Raises RequestError if it is neither."""
     typed = text.strip()
     try:
         if typed:
             datetime.fromisoformat(typed)
-        return typed
+        return f"{typed}T24" if whole_day and len(typed) == len("2026-01-31") else typed
     except ValueError:
         raise RequestError(f"{text[:40]!r} is neither a date nor a time", advice="e.g. 2026-01-31") from None
 

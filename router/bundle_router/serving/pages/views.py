@@ -97,7 +97,7 @@ class PageViews:
         equal = tuple((name, value) for name in FILTERS[of] if (value := first(query, name)[:500]))
         page = whole_number(first(query, "page"), 1) or 1
         runs = RunQuery(text=first(query, "q")[:500], since=time_of(first(query, "since")),
-                        until=time_of(first(query, "until")))  # fmt: skip
+                        until=time_of(first(query, "until"), whole_day=True))  # fmt: skip
         sort = first(query, "sort") if first(query, "sort") in dict(ORDERS[of]) else "started"
         asked = RecordQuery(of, runs, equal, sort, (page - 1) * PER_PAGE, PER_PAGE)
         rows, total = self._reader.index.records(asked)
