@@ -211,6 +211,7 @@ def test_a_save_is_undone_on_a_page_that_says_what_that_widens(site: Site) -> No
     assert site.post("/config/save", form).status_code == 303
     page = site.get("/config/undo").text
     assert "may call docs.fetch, docs.search of docs.fetch" in page
+    assert site.get("/config/undo.json").json()["preview"]["widening_digest"] in page
     (digest,) = re.findall(r'name="acknowledged" value="([^"]+)"', page)
     form = fields_of(page)
     assert site.post("/config/undo", form).status_code == 422

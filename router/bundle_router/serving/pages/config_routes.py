@@ -80,7 +80,7 @@ class ConfigRoutes:
             post("/config/check", lambda form, *_: views.problems(first(form, "file"), first(form, "text"))),
             post("/config/preview", lambda form, *_: views.preview(form)),
             post("/config/save", self._save),
-            Route("/config/undo", self._get(lambda *_: views.undo())),
+            *page("/config/undo", lambda *_: views.undo()),
             post("/config/undo", self._undo),
             *page("/servers/{server}/pins", lambda q, at: views.pins(at.path_params["server"], "approved" in q)),
             post("/servers/{server}/pins", lambda _form, _by, at: views.pins(at.path_params["server"], ask=True)),
@@ -155,10 +155,9 @@ class ConfigRoutes:
 
     def _complete_page(self, request: Request, page: PageContent) -> PageContent:
         """Add what depends on the request: the editor's name, the forms' token, the address of the page as JSON."""
-        has_json = request.method == "GET" and not request.url.path.endswith("/config/undo")
         own = {"may_edit": self._who(request) is not None, "may_label": False, "token": self._token}
         values = {**request_values(request), **own, **page.values}
-        return replace(page, values=values if has_json else {**values, "as_json": ""})
+        return replace(page, values=values if request.method == "GET" else {**values, "as_json": ""})
 
     async def _refusal_page(self, request: Request, message: str, status: int) -> Response:
         return await self._answer(request, lambda: error_page(message, "", self._views.where, status))

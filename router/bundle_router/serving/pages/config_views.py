@@ -111,8 +111,9 @@ class ConfigViews:
     def undo(self, *, refused: RouterError | None = None) -> PageContent:
         """Return the effects of undoing the last change, and the form to undo it."""
         last, preview = self._editor.last_change(), self._editor.undo_preview()
+        facts = {"change": last, "preview": preview.to_json() if preview is not None else None}
         return self._page(
-            "config_undo.html", "Undo the last change", {}, 200 if refused is None else 422, last=last,
+            "config_undo.html", "Undo the last change", facts, 200 if refused is None else 422, last=last,
             problems=_problem_rows(preview.problems if preview is not None else (), {}),
             preview=_preview_values(preview), refused=refused,
         )  # fmt: skip
