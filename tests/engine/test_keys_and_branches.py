@@ -310,8 +310,9 @@ def test_a_name_that_a_framework_refused_is_recorded_as_a_gap_and_costs_no_budge
         for _ in range(3):
             result = router.missed_sync("r", "s.once")
         assert (result.outcome, result.code) == ("denied", "not_mapped")
+        assert "Did you mean 's.look'?" in router.missed_sync("r", "s.loook").text
         gaps = records(router, "call.finished")
-        assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3
+        assert [(gap["tool"], gap["via"]) for gap in gaps] == [("once", "missed")] * 3 + [("loook", "missed")]
         assert router.call_sync("r", "s.look", {}).ok
 
 

@@ -90,19 +90,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(3, f"{self.prog}: {message}\n")
 
 
-class _Version(argparse.Action):
-    def __call__(self, top: argparse.ArgumentParser, *_: object) -> None:
-        print(f"bundle-router {__version__}")
-        top.exit()
-
-
 def parser(load: Collection[str] = VERBS) -> argparse.ArgumentParser:
     """Return the argument parser. Only the modules of the verbs in `load` are imported, with their options."""
     top = _Parser(
         prog="bundle-router",
         description="Decides which bundles of tools each step of a workflow may see, and says why.",
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
+    top.add_argument("--version", action="version", version=f"bundle-router {__version__}", help="show the version")
     verbs = top.add_subparsers(dest="verb", metavar="verb", required=True)
     for name, (module_name, summary) in VERBS.items():
         sub = verbs.add_parser(name, help=summary, description=summary)

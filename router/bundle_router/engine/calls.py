@@ -297,9 +297,8 @@ def _refusal(
 ) -> Refusal | None:
     tool = resolved.name
     if not resolved.known:
-        code, detail = why_not(state, tool)
-        outcome: Outcome = "unavailable" if code == "server_unavailable" else "denied"
-        return outcome, code, f"{tool!r} is not available at this step ({code}: {detail}). {_hint(resolved, exposed)}"
+        code, text = why_missing(state, tool, resolved, exposed)
+        return "unavailable" if code == "server_unavailable" else "denied", code, text
     if request.arguments.wrong is not None:
         kind, sentence = request.arguments.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
@@ -313,12 +312,13 @@ def _refusal(
     return None
 
 
-def _hint(resolved: ResolvedName, exposed: Mapping[str, str]) -> str:
-    if resolved.hint:
-        return resolved.hint
+def why_missing(state: RunState, name: str, resolved: ResolvedName, exposed: Mapping[str, str]) -> tuple[str, str]:
+    """Return why an agent can't call a tool: the code, and a sentence with the names that it may have meant."""
+    code, detail = why_not(state, resolved.name)
     some = list(exposed)[:MAX_NAMED]
     more = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
-    return f"This step has: {', '.join(some) or 'no tools'}{more}."
+    hint = resolved.hint or (f"This step has: {', '.join(some)}{more}." if some else "This step has no tools.")
+    return code, f"{name!r} is not available at this step ({code}: {detail}). {hint}"
 
 
 # --- made ----------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.calls import over_budget, refuse
+from bundle_router.engine.calls import over_budget, refuse, why_missing
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.results import (
     AdmittedCall,
@@ -162,9 +162,9 @@ async def answer(
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     """Record that a framework refused a tool on its own, and return why the tool can't be had."""
-    resolved = resolve(recordable_name(name), state.exposed(), state.surface.canonical)
-    code, detail = why_not(state, resolved.name)
-    text = f"{recordable_name(name)!r} is not available at this step ({code}: {detail})."
+    exposed = state.exposed()
+    resolved = resolve(recordable_name(name), exposed, state.surface.canonical)
+    code, text = why_missing(state, recordable_name(name), resolved, exposed)
     request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
 
     def record(wait_s: float) -> Result:
