@@ -341,7 +341,8 @@ def test_explain_says_why_search_could_not_pick_a_bundle_and_which_name_was_mean
 
 def test_a_step_that_no_policy_covers_is_said_to_be_one(tmp_path: Path) -> None:
     said = run(tmp_path, "route", "--workflow", "feature", "--role", "planer", "--step", "plan").stdout
-    assert "nothing is permitted: no policy with an allow covers feature/planer/plan (are the names right?)" in said
+    assert "nothing is permitted: no row of policy.toml with `allow` covers feature/planer/plan" in said
+    assert "role = 'planer' and allow = ['bundle:…'] permits bundles there" in " ".join(said.split())
     assert "nothing is permitted" not in run(tmp_path, "route", *STEP).stdout
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router import Router
+from bundle_router.tool import LocalServer
 
 from tests.command_line import run
 
@@ -159,3 +161,23 @@ def test_opening_a_router_says_which_tools_no_server_of_the_config_stands_for(
     assert "did you mean 'calendar'?" in said
     assert "no bundle holds a tool of local server 'calendar'" in said
     assert said.count("local.unused") == 2
+
+
+def test_opening_a_router_says_which_rows_show_a_bundle_that_no_policy_permits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def add(title: str) -> str:
+        """Add an entry."""
+        return title
+
+    declared = {"calendar": LocalServer([add], "Entries.")}
+    (tmp_path / "policy.toml").write_text("# none yet\n", encoding="utf-8")
+    with Router.open(tmp_path, runs=tmp_path / "runs", local=declared):
+        (said,) = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (said["event"], said["problem"]) == ("local.not_permitted", "no policy lets any step see bundle 'calendar'")
+    assert "allow = ['bundle:calendar'] in policy.toml" in said["advice"]
+    assert "bundles = ['calendar']" in said["advice"]
+    row = '[[policies]]\nname = "all"\nallow = ["bundle:calendar"]\n'
+    (tmp_path / "policy.toml").write_text(row, encoding="utf-8")
+    with Router.open(tmp_path, runs=tmp_path / "runs", local=declared):
+        assert capsys.readouterr().err == ""

@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show(decision)
         if layers.ungranted:
-            say(f"nothing is permitted: no policy with an allow covers {layers.ungranted[0]} (are the names right?)")
+            row = f"a row [[policies]] with name, role = '{step.role}' and allow = ['bundle:…'] permits bundles there"
+            say(f"nothing is permitted: no row of policy.toml with `allow` covers {layers.ungranted[0]}; {row}")
         where = "the database" if arguments.store else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
         say(f"recorded in {where} as record {decision.seq}")
     return 0

@@ -23,5 +23,5 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for item in done:
         say(f"{item.state:>7}  {item.path}{f'  ({item.note})' if item.note else ''}")
-    say("edit config/bundles.toml and config/routes.toml, then run `bundle-router check`")
+    say("edit bundles.toml, routes.toml and policy.toml in config, then run `bundle-router check`")
     return 0

@@ -73,10 +73,18 @@ def declared_files(local: LocalServers | None) -> list[ConfigFile]:
 
 
 def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnostics: Diagnostics) -> None:
-    """Warn of local tools that no step can be shown: the config lacks a server of their name, or a bundle with it."""
+    """Warn of local tools that no step can be shown: the config lacks a server of their name, a bundle with it, or a
+    policy that permits it."""
     if local:
         from bundle_router.review.lint import unused_local
+        from bundle_router.review.lint.bundle_rules import no_policy
+        from bundle_router.review.lint.reach import Reach
 
+        reach = Reach(catalog)
+        for bundle in catalog.bundles.values() if reach.complete else ():
+            if local.keys() & {*bundle.servers} and not reach.permitted_anywhere(bundle):
+                said = dict(zip(("problem", "advice"), no_policy(bundle.id), strict=True))
+                diagnostics.event("warning", "local.not_permitted", **said)
         for problem in unused_local(local, catalog):
             diagnostics.event("warning", "local.unused", problem=problem.message, advice=problem.suggestion)
 

@@ -59,8 +59,14 @@ def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]
 def never_permitted(subject: Subject) -> Iterator[LintFinding]:
     for entry, bundle in subject.bundles():
         if not subject.is_off(bundle) and subject.reach.complete and not subject.reach.permitted_anywhere(bundle):
-            hint = "allow it in policy.toml for the roles that need it, or remove it"
-            yield LintFinding(entry, f"no policy lets any step see bundle {bundle.id!r}", hint)
+            yield LintFinding(entry, *no_policy(bundle.id))
+
+
+def no_policy(bundle_id: str) -> tuple[str, str]:
+    """Return what is wrong with a bundle that no step may see, and the rows that show it."""
+    policy = f"name, role and allow = ['bundle:{bundle_id}'] in policy.toml permits it"
+    hint = f"a row [[policies]] with {policy}, one of [[routes]] with bundles = ['{bundle_id}'] shows it"
+    return f"no policy lets any step see bundle {bundle_id!r}", hint
 
 
 def disabled_server(subject: Subject) -> Iterator[LintFinding]:
