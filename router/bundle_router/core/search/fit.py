@@ -142,9 +142,7 @@ def _fit_words(
             if lost - MIN_SIGMAS * new.sigma >= -MOST_LOST:
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
                 return Fit(memory, before, mean(qualities), trials, len(kept), new=lost), fair
-    alone = Memory()
-    steps = [_Replayed(example, alone) for example in replayed]
-    return Fit(None, before, before, trials, len(kept), new=lost), steps
+    return Fit(None, before, before, trials, len(kept), new=lost), [_Replayed(step, Memory()) for step in replayed]
 
 
 def _fit_recall(

@@ -257,12 +257,13 @@ def _learn_one(example: Example, weights: dict[str, dict[str, float]], known: se
     if not example.ids:
         return
     features, base, ids = example.features, example.base, example.ids
-    scores: dict[str, float] = {}
-    for name, value in features.items():
-        for id_, weight in weights.get(name, {}).items():
-            scores[id_] = scores.get(id_, 0.0) + weight * value
     others = base if len(known) > CONSIDERED else base.keys() | known
-    scores = {id_: trust * base.get(id_, 0.0) + scores.get(id_, 0.0) for id_ in ids.union(others)}
+    learned = dict.fromkeys(ids.union(others), 0.0)
+    for name, value in features.items():
+        row = weights.get(name, {})
+        for id_ in row.keys() & learned.keys():  # of hundreds of ids in a common word's row, these alone compete
+            learned[id_] += row[id_] * value
+    scores = {id_: trust * base.get(id_, 0.0) + score for id_, score in learned.items()}
     worst = min(sorted(ids), key=scores.__getitem__)
     rivals = heapq.nsmallest(RIVALS, [(-scores[id_], id_) for id_ in others if id_ not in ids])
     for negative, rival in rivals or [(0.0, NOBODY)]:
