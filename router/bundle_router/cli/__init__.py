@@ -114,10 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     _print_in_any_encoding()
     verb = next((word for word in words if word in VERBS), "")
+    if argv is None:
+        atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
     # In a short process that starts no agent, garbage, plugins and asyncio took a third of a cold `route`.
     if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
-        atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
         sys.modules.setdefault("pydantic.plugin._loader", _NoPlugins("pydantic.plugin._loader"))
         sys.modules.setdefault("asyncio", _Deferred("asyncio"))
     try:

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ from bundle_router.errors import needs_extra
 if TYPE_CHECKING:
     from bundle_router.serving.metrics import ServiceMetrics
 
-FLUSH_MS: Final = 1_000
+FLUSH_S: Final = 1.0
 Context = Any
 """OpenTelemetry's context of a caller; None if it sent none."""
 Report = Callable[..., None]
@@ -146,6 +147,7 @@ class SpanExport:
         span.end(time.time_ns())
 
     def close(self) -> None:
-        """Send the remaining spans, for at most `FLUSH_MS`. Blocks."""
-        self._provider.force_flush(FLUSH_MS)
-        self._provider.shutdown()
+        """Send the remaining spans, for at most `FLUSH_S` (OpenTelemetry waits as long as a collector). Blocks."""
+        flush = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
+        flush.start()
+        flush.join(FLUSH_S)
