@@ -41,9 +41,12 @@ class ConfigWatch:
         self._task = asyncio.create_task(self._watch(), name="config-watch")
 
     async def _watch(self) -> None:
+        warmed = ""
         while True:
-            await asyncio.sleep(LOOK_S)
             try:
+                if warmed != (warmed := self._router.catalog.revision) and self._router.catalog.settings.model.names:
+                    await self._router.warm_up()
+                await asyncio.sleep(LOOK_S)
                 await self.look_at_tokens()
                 await self.look()
             except Exception as defect:  # noqa: BLE001 - the boundary: whatever it is, the service goes on and is told
@@ -94,8 +97,6 @@ class ConfigWatch:
             return
         self._on_event("adopted")
         report("info", "config.adopted", revision=self._router.catalog.revision, before=before)
-        if self._router.catalog.settings.model.names:
-            await self._router.warm_up()
 
     async def end(self) -> None:
         """Stop watching."""
