@@ -17,12 +17,12 @@ from typing import Any
 from bundle_router import Step
 from bundle_router.adapters.media import describe
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route
-from bundle_router.core.models import Answer, Media, Text
+from bundle_router.core.models import Answer, Media, ModelUse, Reply, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.records.chain import FILES, genesis, parse, seal
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.transport.tool_servers import RawResult
-from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
+from bundle_router.testing import FakeRouter, MemoryRuns, ScriptedSelector, fake_router, small_catalog
 
 TOOLS = {
     "repo.read_file": ("Read a file of the repository.", 174), "repo.list_dir": ("List a folder.", 141),
@@ -110,6 +110,15 @@ def sound(seconds: float = 0.4) -> bytes:
     return head + samples
 
 
+class FailingModel(ScriptedSelector):
+    """A scripted selector whose failures are those of a model, with what the question cost."""
+
+    async def select(self, question: Any, recent: Any) -> Reply:
+        reply = await super().select(question, recent)
+        use = ModelUse("openai/gpt-5-mini", "router-prompt/3", attempts=2, failure=reply.failure, elapsed_ms=2500.0)
+        return replace(reply, model=use) if reply.failure else reply
+
+
 class Team:
     """Makes runs with a clock of its own, from two weeks before `END` on."""
 
@@ -119,7 +128,7 @@ class Team:
         self._made = self._asks = 0
         results: Any = {name: self._answer(name) for name in TOOLS}
         self.router: FakeRouter = fake_router(
-            config or catalog(), selector=self._asked, results=results, runs=self.runs
+            config or catalog(), selector=FailingModel(self._asked), results=results, runs=self.runs
         )
         self.router.fakes.clock.advance(start_s)
 

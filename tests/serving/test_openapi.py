@@ -47,7 +47,7 @@ def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any,
             )
             @given(case=operation.as_strategy(generation_mode=mode))
             def call(case: Any) -> None:
-                answer = case.call_and_validate(base_url=endpoint.base, headers=headers)
+                answer = case.call_and_validate(base_url=endpoint.base, headers=headers, timeout=300)
                 if answer.status_code >= 400:
                     assert answer.json()["code"] in PROBLEM_CODES
                     assert answer.status_code not in (400, 422) or mode is NEGATIVE or answer.json()["code"] in REFUSED
