@@ -120,7 +120,7 @@ def test_a_server_declared_with_its_bundle_is_known_to_the_verbs_as_it_is_to_the
         path = tmp_path / "config" / ("policy.toml" if table == "policies" else "routes.toml")
         path.write_text(f'{path.read_text()}\n[[{table}]]\nname = "t"\nrole = "triager"\n{row}\n')
     unknown = run(tmp_path, "check", code=2).stdout
-    assert unknown.endswith("a bundle of your own tools is known with --local NAME=module:TOOLS\n")
+    assert unknown.endswith("bundles of your own Python tools need --local NAME=module:TOOLS\n")
     step = ("--workflow", "w", "--role", "triager", "--step", "s")
     for verb in (("route", *step), ("explain", "--tool", "desk.get_ticket", *step), ("search", "x")):
         assert "--local NAME=module:TOOLS" in run(tmp_path, *verb, code=2).stderr, verb

@@ -81,9 +81,9 @@ def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed:
         if record["type"] != "call.started":
             assert f"{record['seq']}  {record['time'][11:23]}  " in shown
     lines = [line.strip() for line in shown.splitlines()]
-    below = next(at for at, line in enumerate(lines) if line.startswith("↳ run r-1-sub began below this one at"))
+    below = next(at for at, line in enumerate(lines) if line.startswith("↳ sub-run r-1-sub began at"))
     assert any("call tickets.get_ticket" in line for line in lines[below:]), "it stands where it began"
-    assert "it began below run r-1: runs show r-1" in reviewed("runs", "show", "r-1-sub").stdout
+    assert "sub-run of r-1: runs show r-1" in reviewed("runs", "show", "r-1-sub").stdout
 
 
 def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:
@@ -112,7 +112,7 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
     denied = reviewed.json("runs", "list", "--denied")
     assert [run["run_id"] for run in denied["runs"]] == ["r-1"]
     assert [run["run_id"] for run in reviewed.json("runs", "list", "--sort=-started")["runs"]] == ["r-1", "r-2"]
-    assert "no run is like that" in reviewed("runs", "list", "--workflow", "w2", "--media").stdout
+    assert "no run matches" in reviewed("runs", "list", "--workflow", "w2", "--media").stdout
     table = reviewed("runs", "list", "--tool", "tickets.close_ticket").stdout
     assert "1 denied, 1 failed" in table
     assert [hit["run_id"] for hit in reviewed.json("runs", "search", "roof")] == ["r-2"]
@@ -133,5 +133,5 @@ def test_replay_says_which_servers_no_run_has_seen(reviewed: Any) -> None:
     for name in ("bundles", "routes", "policy"):
         (reviewed.folder / "config" / f"{name}.toml").unlink()
     said = reviewed("replay", "--config", "config", code=1).stdout
-    assert "no run knew board: taken here as reviewed and available" in said
-    assert "no run knew" not in reviewed("replay").stdout
+    assert "no run recorded the state of board: taken as reviewed and available" in said
+    assert "no run recorded" not in reviewed("replay").stdout

@@ -286,7 +286,7 @@ def test_published_pages_link_to_each_other_and_to_nothing_else(reader: RunReade
     assert publish(reader, [run], tmp_path / "out") > 0, "again, into the same folder"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("x", encoding="utf-8")
-    with pytest.raises(RequestError, match="holds other things"):
+    with pytest.raises(RequestError, match="holds other files"):
         publish(reader, [run], tmp_path / "mine")
 
 

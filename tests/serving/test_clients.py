@@ -168,7 +168,8 @@ def test_clients_connect_without_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [(("--paste", "emacs", *STEP), "is no client"), (("--paste", "all"), "--paste needs a run")]
+    ("words", "why"),
+    [(("--paste", "emacs", *STEP), "is not a known client"), (("--paste", "all"), "--paste needs a run")],
 )
 def test_what_cant_be_pasted_is_a_bad_request(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
     done = run(tmp_path, "serve", "--mcp-only", *words, "--config", str(ROOT / "config"), code=3)

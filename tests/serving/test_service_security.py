@@ -119,7 +119,7 @@ def test_a_token_that_the_verb_made_opens_what_it_says_and_is_kept_nowhere(site:
     token = made("engine", "--scope", "route", "--expires", "2999-01-31")
     late = made("late", "--scope", "route", "--principal", 'al"ice', "--expires", "2020-01-31T00:00:00Z")
     assert "has a token 'late'" in made("late", "--scope", "call", code=3)
-    assert "is no time" in made("soon", "--scope", "call", "--expires", "soon", code=3)
+    assert "is not a time" in made("soon", "--scope", "call", "--expires", "soon", code=3)
     assert "tokens.x y" in made("x y", "--scope", "call", code=3)
     path = site.folder / "tokens.toml"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -261,7 +261,7 @@ def test_a_token_file_that_is_none_is_refused(tmp_path: Path, text: str, mode: i
         (ServiceAddress("10.0.0.1"), True, "needs TLS"),
         (ServiceAddress("localhost"), True, "not an IP address"),
         (ServiceAddress(certificate="c.pem"), True, "certificate and its key"),
-        (ServiceAddress(certificate="c.pem", private_key="k.pem"), True, "TLS can't be had"),
+        (ServiceAddress(certificate="c.pem", private_key="k.pem"), True, "can't use the certificate"),
     ],
 )
 def test_an_address_that_others_reach_needs_tokens_and_tls(address: ServiceAddress, has_tokens: bool, why: str) -> None:

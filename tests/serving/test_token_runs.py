@@ -133,10 +133,10 @@ def test_who_has_no_token_no_scope_or_no_place_there_is_told_so_and_begins_nothi
             assert (await asked(token))[0] == 401
         assert await asked(READER) == (
             403,
-            "This token is not good for that: it lacks the scope 'call'. (use a token that has it)",
+            "This request needs the scope 'call', which this token lacks. (use a token that has it)",
         )
         status, said = await asked(CALLER)
-        assert (status, "lacks the scope 'route'" in said, "`role` in the token file" in said) == (403, True, True)
+        assert (status, "needs the scope 'route'" in said, "`role` in the token file" in said) == (403, True, True)
         assert (await asked(ANN, method="PUT"))[0] == 405
         assert (await asked(ANN, type_="text/plain"))[0] == 400
         assert (await site.raw(endpoint.port, site.request(endpoint, target="/mcp/x", token=ANN))).status == 404

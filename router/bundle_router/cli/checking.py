@@ -116,7 +116,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
         say(f"{count} problem{'s' if count != 1 else ''}: the config can't be used")
         unknown = [p for p in checked.problems if p.message.startswith("unknown bundle") and not p.suggestion]
         if unknown and not arguments.local:
-            say("a bundle of your own tools is known with --local NAME=module:TOOLS")
+            say("bundles of your own Python tools need --local NAME=module:TOOLS")
         return
     for row in checked.live:
         for line in lines_of(row):

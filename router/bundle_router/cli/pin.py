@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([{**json_of(row), "written": written.get(row.server.name)} for row in rows])
     elif not rows:
-        say("no server of this config is elsewhere: there is nothing to pin")
+        say("this config has no server to pin: all its tools are local")
     elif not (arguments.yes or sys.stdin.isatty() or all(row.admitted is None or row.clean for row in rows)):
         say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
     if written and not arguments.json and (only_routed := unpickable_line(catalog)):

@@ -63,13 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
                 total.merge(replaying.replay_run(run_id, done))
             except CorruptRun as error:
                 status = error.exit_code
-                sys.stderr.write(visible(f"bundle-router: passed over: {error.message}") + "\n")
+                sys.stderr.write(visible(f"bundle-router: skipped: {error.message}") + "\n")
     if arguments.json:
         print_json(total.to_json(places))
     else:
         _show(total, places)
         if total.behaviour.decisions and (later := _later_servers(other, replaying.known)):
-            say(f"no run knew {', '.join(later)}: taken here as reviewed and available")
+            say(f"no run recorded the state of {', '.join(later)}: taken as reviewed and available")
     return status or (1 if total.differing_count else 0)
 
 

@@ -128,7 +128,7 @@ def list_runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(page.to_json())
     elif not page.runs:
-        say("no run is like that" if query != RunQuery() else f"no runs in {arguments.store or arguments.runs}")
+        say("no run matches" if query != RunQuery() else f"no runs in {arguments.store or arguments.runs}")
     else:
         table(_COLUMNS, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
@@ -217,7 +217,7 @@ def show_hits(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([asdict(hit) for hit in hits])
     elif not hits:
-        say(f"{words!r} stands in no goal, argument or artifact")
+        say(f"no goal, argument or artifact contains {words!r}")
     else:
         rows = [(hit.run_id, hit.seq, hit.field, " ".join(hit.excerpt.split())) for hit in hits]
         table(("run", "seq>", "where", "text"), rows)

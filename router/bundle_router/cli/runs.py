@@ -103,15 +103,11 @@ def _show(arguments: argparse.Namespace) -> int:
     for torn in archive.torn(run_id):
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
     if summary.parent_run_id:
-        say(f"it began below run {summary.parent_run_id}: runs show {summary.parent_run_id}")
+        say(f"sub-run of {summary.parent_run_id}: runs show {summary.parent_run_id}")
     show_records(list(archive.values(run_id)), archive.sub_runs(run_id))
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0
-
-
-def _chosen_runs(arguments: argparse.Namespace, archive: RunArchive) -> list[str]:
-    return arguments.run_id or archive.run_ids()
 
 
 # --- checking ------------------------------------------------------------------------------------------------------
@@ -123,8 +119,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
-        return _secrets(archive, _chosen_runs(arguments, archive), as_json=arguments.json)
-    reports = [archive.verify(run_id, artifacts=True) for run_id in _chosen_runs(arguments, archive)]
+        return _secrets(archive, arguments.run_id or archive.run_ids(), as_json=arguments.json)
+    reports = [archive.verify(run_id, artifacts=True) for run_id in arguments.run_id or archive.run_ids()]
     missing = [] if arguments.run_id else archive.missing()
     if arguments.json:
         rows = [{**asdict(report), "ok": report.ok} for report in reports]
@@ -188,7 +184,7 @@ def _receipt(arguments: argparse.Namespace) -> int:
 
     if arguments.check is None:
         if arguments.run_id is None or arguments.seq is None:
-            raise RequestError("whose receipt?", advice="bundle-router runs receipt RUN SEQ, or --check FILE")
+            raise RequestError("name a run and a record", advice="bundle-router runs receipt RUN SEQ, or --check FILE")
         print_json(archive_of(arguments).receipt(arguments.run_id, arguments.seq))
         return 0
     try:
@@ -204,7 +200,7 @@ def _receipt(arguments: argparse.Namespace) -> int:
         if not wrong:
             head, count = receipt["head"], receipt["seq"] + len(receipt["later"]) + 1
             say(f"record {receipt['seq']} of run {receipt['run_id']} is as it was written")
-            say(f"it stands in every run of this id that has {count} records and the head {head}")
+            say(f"every copy of this run with {count} records and the head {head} contains it")
     return 5 if wrong else 0
 
 
@@ -218,7 +214,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.index import dump, index_runs
 
     archive = archive_of(arguments)
-    run_ids = _chosen_runs(arguments, archive)
+    run_ids = arguments.run_id or archive.run_ids()
     if arguments.format == "directory":
         return _report_copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
     with tempfile.TemporaryDirectory() as folder:
@@ -238,7 +234,7 @@ def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive.run_transfer import transfer
 
     source, target = open_archive(arguments.source), archive_of(arguments)
-    return _report_copied(arguments, transfer(source, _chosen_runs(arguments, source), target), target.where)
+    return _report_copied(arguments, transfer(source, arguments.run_id or source.run_ids(), target), target.where)
 
 
 def _report_copied(arguments: argparse.Namespace, count: int, where: str) -> int:
@@ -251,7 +247,7 @@ def _index(arguments: argparse.Namespace) -> int:
 
     archive = archive_of(arguments)
     url = arguments.url or sqlite_url(arguments.runs)
-    built = index_runs(archive, _chosen_runs(arguments, archive), url, named=bool(arguments.run_id))
+    built = index_runs(archive, arguments.run_id or archive.run_ids(), url, named=bool(arguments.run_id))
     print_result(
         arguments,
         asdict(built),
@@ -277,7 +273,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 def _passed_over(built: IndexBuild) -> int:
     """Name the runs that could not be read; return the exit status."""
     for _, why in built.problems:
-        sys.stderr.write(visible(f"bundle-router: passed over: {why}") + "\n")
+        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
     return CorruptRun.exit_code if built.problems else 0
 
 
@@ -290,7 +286,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     older = _seconds(arguments.older_than) if arguments.older_than else None
     size = _bytes(arguments.max_size) if arguments.max_size else None
     if older is None and size is None:
-        raise RequestError("nothing to go by", advice="give --older-than 30d or --max-size 2GB")
+        raise RequestError("prune needs an age or a size", advice="give --older-than 30d or --max-size 2GB")
     now = datetime.now(UTC).isoformat()
     archive = archive_of(arguments)
     done = prune(archive, now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)

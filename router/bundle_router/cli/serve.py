@@ -88,7 +88,7 @@ def _clients(name: str) -> Clients:
     """Return the connection texts of one client, or of all. Raises RequestError."""
     known = tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8"))
     if name != "all" and name not in known:
-        raise RequestError(f"--paste {name!r} is no client", advice=f"use all, {', '.join(known)}")
+        raise RequestError(f"--paste {name!r} is not a known client", advice=f"use all, {', '.join(known)}")
     return known if name == "all" else {name: known[name]}
 
 

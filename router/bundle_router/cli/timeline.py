@@ -34,7 +34,7 @@ def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ())
         elif isinstance(record, RequestPassed):
             _show_ended(record, f"{record.method} of {record.server}", record.arguments)
         elif isinstance(record, SubRunOpened):
-            say(f"{record.seq:>6}  {_clock(record)}run {record.sub_run_id} began below this one")
+            say(f"{record.seq:>6}  {_clock(record)}sub-run {record.sub_run_id} began")
         elif record.call_id not in finished:
             say(f"{record.seq:>6}  {_clock(record)}call {record.name}  → started, and no end was recorded")
             say(excerpt("        with ", record.arguments))
@@ -48,7 +48,7 @@ def _clock(record: Record) -> str:
 
 
 def _show_sub_run(run: RunSummary) -> None:
-    say(f"        ↳ run {run.run_id} began below this one at {run.opened[11:19]} ({run.state}): runs show {run.run_id}")
+    say(f"        ↳ sub-run {run.run_id} began at {run.opened[11:19]} ({run.state}): runs show {run.run_id}")
 
 
 def _show_step(record: DecisionRecord) -> None:

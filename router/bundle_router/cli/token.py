@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         expires = datetime.fromisoformat(arguments.expires) if arguments.expires else None
     except ValueError:
-        raise RequestError(f"--expires {arguments.expires!r} is no time", advice="write e.g. 2027-01-31") from None
+        raise RequestError(f"--expires {arguments.expires!r} is not a time", advice="write e.g. 2027-01-31") from None
     if expires is not None:
         expires = expires.astimezone(UTC) if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
     scopes = list(dict.fromkeys(arguments.scope))
@@ -40,5 +40,5 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens})
         return 0
     say(token)
-    print(f"{arguments.tokens} has its SHA-256; it is shown this once, and kept nowhere", file=sys.stderr)
+    print(f"the token is shown only now; {arguments.tokens} keeps its SHA-256", file=sys.stderr)
     return 0

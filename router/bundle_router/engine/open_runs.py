@@ -225,7 +225,7 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
 
 MAX_ANCESTORS: Final = 16
 """How deep sub-agents may nest. A deeper nesting is taken for a loop."""
-FIRST_STEP: Final = "route its first step: Router.route(), or `bundle-router route --run`"
+FIRST_STEP: Final = "route its first step: Router.route(), POST /v1/route or `bundle-router route --run`"
 _STRIPES: Final = 64
 """Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few enough to keep."""
 

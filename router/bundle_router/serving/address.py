@@ -54,21 +54,21 @@ class ServiceAddress:
             advice = "name an address, such as 127.0.0.1, ::1 or 0.0.0.0; names it is known by go to --name"
             raise RequestError(f"{self.host!r} is not an IP address", advice=advice) from None
         if (self.certificate is None) != (self.private_key is None):
-            raise RequestError("TLS takes a certificate and its key", advice="give --tls-cert and --tls-key")
+            raise RequestError("TLS needs a certificate and its key", advice="give --tls-cert and --tls-key")
         if self.certificate is not None:
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.private_key)
             except OSError as error:  # ssl.SSLError is one
                 why = error.strerror or str(error)
-                raise RequestError(f"TLS can't be had with {self.certificate!r}: {why}") from None
+                raise RequestError(f"can't use the certificate {self.certificate!r} with its key: {why}") from None
         if is_loopback:
             return
         if not has_tokens:
             advice = "give --tokens FILE, or listen on 127.0.0.1"
-            raise RequestError(f"{self.host} is reached by other machines: that needs a token file", advice=advice)
+            raise RequestError(f"other machines can reach {self.host}: that needs a token file", advice=advice)
         if not self.has_tls and not self.without_tls:
             advice = "give --tls-cert and --tls-key, or --without-tls if something in front of it has TLS"
-            raise RequestError(f"{self.host} is reached by other machines: that needs TLS", advice=advice)
+            raise RequestError(f"other machines can reach {self.host}: that needs TLS", advice=advice)
 
     def own_names(self, port: int) -> OwnNames:
         """Return the names by which requests may call the service on this port."""
@@ -103,7 +103,7 @@ class ServiceAddress:
         except (OSError, OverflowError) as error:
             why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
             raise RequestError(
-                f"port {self.port} of {self.host} can't be listened on: {why}",
+                f"can't listen on port {self.port} of {self.host}: {why}",
                 advice="choose another port, or 0 for any free one",
             ) from None
 

@@ -115,12 +115,12 @@ def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else None."""
     hosts = values_of(headers, b"host")
     if len(hosts) != 1 or hosts[0] not in own.hosts:
-        return Refusal(421, "wrong_host", f"This endpoint answers to the Host {own.words} only.", advice=_NAME)
+        return Refusal(421, "wrong_host", f"The header Host must be {own.words}.", advice=_NAME)
     origins = values_of(headers, b"origin")
     if len(origins) > 1 or any(origin not in own.origins for origin in origins):
-        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other origins.", advice=_OWN)
+        return Refusal(403, "wrong_origin", "The header Origin names another site than this service.", advice=_OWN)
     if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
-        return Refusal(403, "wrong_origin", "This endpoint is not for pages of other sites.", advice=_OWN)
+        return Refusal(403, "wrong_origin", "A page of another site sent this request (Sec-Fetch-Site).", advice=_OWN)
     return None
 
 
@@ -140,7 +140,7 @@ def _caller(headers: Headers, keys: Keys, to: Destination | None) -> Caller | No
 UNAUTHORIZED: Final = Refusal(
     401,
     "unauthorized",
-    "Send 'Authorization: Bearer' with the endpoint's token, or with the token of this run.",
+    "Send 'Authorization: Bearer TOKEN' with a valid token of this service (at /mcp/runs also the run's).",
     ((b"www-authenticate", b"Bearer"),),
-    "take the one that `bundle-router serve` printed, or have one made with `bundle-router token`",
+    "use the token that `bundle-router serve` printed, or make one with `bundle-router token`",
 )

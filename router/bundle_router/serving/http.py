@@ -22,9 +22,9 @@ from bundle_router.serving.requests import LimitedRequests, Requests
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-NOTHING = Refusal(404, "not_found", "There is nothing here.", advice="see /openapi.json for what there is")
+NOTHING = Refusal(404, "not_found", "There is nothing at this path.", advice="see /openapi.json for what there is")
 WRONG_METHOD = Refusal(
-    405, "method_not_allowed", "This address knows other methods only.", advice="see the header Allow"
+    405, "method_not_allowed", "This path does not take this method.", advice="use one that the header Allow lists"
 )
 
 INERT: Final = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"default-src 'none'; sandbox"))

@@ -45,14 +45,14 @@ class Refusal:
 OTHER_PRINCIPAL: Final = Refusal(
     403,
     "wrong_principal",
-    "This token speaks for one principal alone.",
+    "This token acts for one principal only.",
     advice="leave the principal out, and name a run; the pages show all runs, and need a token without a principal",
 )
 
 
 def missing_scope(scope: str) -> Refusal:
     """Return the refusal for a token without the scope."""
-    sentence = f"This token is not good for that: it lacks the scope {scope!r}."
+    sentence = f"This request needs the scope {scope!r}, which this token lacks."
     return Refusal(403, "forbidden", sentence, advice="use a token that has it")
 
 

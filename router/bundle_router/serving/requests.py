@@ -19,13 +19,13 @@ from bundle_router.serving.gate import Headers, is_too_long
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, Send, refuse
 
 TOO_SLOW: Final = Refusal(
-    408, "too_slow", "The message did not arrive in time.", advice="send it whole, or raise [service] body_s"
+    408, "too_slow", "The body did not arrive within [service] body_s.", advice="send it faster, or raise the limit"
 )
 _RETRY: Final = ((b"retry-after", b"1"),)
 BUSY: Final = Refusal(
-    503, "busy", "Too many requests are under way: try again when some have ended.", _RETRY, "wait, then try again"
+    503, "busy", "As many requests are under way as [service] max_requests allows.", _RETRY, "wait, then try again"
 )
-CLOSING: Final = Refusal(503, "closing", "This endpoint is being stopped.", _RETRY, "ask again once it is up")
+CLOSING: Final = Refusal(503, "closing", "The service is stopping.", _RETRY, "send the request again once it is back")
 
 CROWD: Final = 64
 """Number of concurrent requests after which unused memory is returned to the system."""
@@ -48,7 +48,7 @@ class Requests:
 
     def __init__(self, bounds: RequestBounds) -> None:
         self._bounds = bounds
-        sentence = f"A message may have {bounds.max_body_bytes:,} bytes at most."
+        sentence = f"A body may have at most {bounds.max_body_bytes:,} bytes."
         self.too_large = Refusal(413, "too_large", sentence, advice="send less, or raise [service] max_body_bytes")
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closing = False

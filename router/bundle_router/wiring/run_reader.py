@@ -209,7 +209,7 @@ class RunReader:
             if catalog is None or catalog.bundle(id_) is None:
                 raise RequestError(f"the decision's config has no bundle {id_[:200]!r}")
         if not needed and not not_needed:
-            raise RequestError("nothing is said of the step", advice="name a bundle that it needed or did not need")
+            raise RequestError("the label names no bundle", advice="name a bundle that it needed or did not need")
         if {*needed} & {*not_needed}:
             raise RequestError("a bundle can't be needed and not needed")
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -115,7 +115,7 @@ class Receiver:
             return "421 Misdirected Request", "This address answers to its own name only."
         path, _, query = rest.rpartition(" ")[0].partition("?")
         if method != "GET" or path != PATH:
-            return "404 Not Found", "There is nothing here."
+            return "404 Not Found", "There is nothing at this path."
         try:
             fields = parse_qs(query, max_num_fields=32)
         except ValueError:

@@ -30,10 +30,10 @@ PROBLEM_CODES: Final = (
 MAX_ERRORS: Final = 20
 
 TIMED_OUT: Final = Refusal(
-    504, "timed_out", "The request took longer than it may.", advice="raise [service] request_s, or ask for less"
+    504, "timed_out", "The request took longer than [service] request_s.", advice="raise that limit, or ask for less"
 )
 INTERNAL: Final = Refusal(
-    500, "internal", "Something went wrong in the service itself.", advice="its log names the error; report it"
+    500, "internal", "An error in the service ended the request.", advice="the service's log names it; report it"
 )
 UNSUPPORTED: Final = Refusal(
     415, "unsupported_type", "Send the body as 'Content-Type: application/json'.", advice="set the header"

@@ -301,7 +301,7 @@ def _query(request: Request, model: type[Body]) -> Body:
     pairs = request.query_params.multi_items()
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise RefusedRequest(Refusal(422, "invalid", "A parameter is there twice.", advice="name each once"))
+        raise RefusedRequest(Refusal(422, "invalid", "The query names a parameter twice.", advice="name each once"))
     try:
         return model.model_validate(values)
     except ValidationError as wrong:

@@ -79,7 +79,7 @@ def _refuse_malformed(method: str, headers: Headers) -> Refusal | None:
 
 _ALLOWED: Final = ", ".join(METHODS)
 _WRONG_METHOD: Final = Refusal(
-    405, "method_not_allowed", f"The methods here are {_ALLOWED}.", ((b"allow", _ALLOWED.encode()),)
+    405, "method_not_allowed", f"This path takes the methods {_ALLOWED}.", ((b"allow", _ALLOWED.encode()),)
 )
 _NOT_JSON: Final = Refusal(400, "malformed", "Send one JSON-RPC message with 'Content-Type: application/json'.")
 _NO_ROLE: Final = replace(

@@ -35,7 +35,7 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     try:
         if folder.exists() and any(folder.iterdir()) and not marker.exists():
             raise RequestError(
-                f"{folder} holds other things", advice="name an empty folder, or one to publish into again"
+                f"{folder} holds other files", advice="name an empty folder, or one to publish into again"
             )
         count = 0
         for name, data in chosen.files():
