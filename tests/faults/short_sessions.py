@@ -75,7 +75,7 @@ def main() -> None:
         verdict.end(skipped="what a process holds is not known here: there is no /proc")
     count = QUICK if short else COUNT
     with tempfile.TemporaryDirectory() as name, elsewhere(stateful=True) as url:
-        rows = asyncio.run(run(write_config(Path(name), url, url, 30.0), Path(name), verdict, count))
+        rows = asyncio.run(run(write_config(Path(name), url, url), Path(name), verdict, count))
     warm, end = rows.values()
     verdict.check(end["MiB"] - warm["MiB"] <= MAY_GROW_MIB, f"memory has grown: {rows}")
     # Of connections that the next sessions use again, and of workers that wait, there are not always as many.

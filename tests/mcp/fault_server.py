@@ -124,17 +124,21 @@ class Faults:
             result["ttlMs"] = self.options["ttl_ms"]
         return result
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, seconds: float, together: int, file: str) -> None:
+        """Sleep, and until so many calls have been there at once, and the file is there."""
         with self.lock:
             self.together += 1
             self.peak = max(self.peak, self.together)
         time.sleep(seconds)
+        deadline = time.monotonic() + 60
+        while (self.peak < together or (file and not Path(file).exists())) and time.monotonic() < deadline:
+            time.sleep(0.01)
         with self.lock:
             self.together -= 1
 
     def _call(self, name: str, arguments: dict[str, Any], meta: Any) -> dict[str, Any]:
         if name == "sleep":
-            self._sleep(arguments.get("s", 1))
+            self._sleep(arguments.get("s", 1), arguments.get("together", 0), arguments.get("file", ""))
         if name == "gate":
             self.at_gate.add(arguments["text"])
             self.gates[arguments["text"]].wait(60)

@@ -261,7 +261,7 @@ def test_calls_of_one_run_are_made_side_by_side(project: Any, bench: Any, kind: 
 
         async def main(router: Router) -> str:
             assert (await router.call("r", "s.peak", {})).text == "0"
-            await asyncio.gather(*(router.call("r", "s.sleep", {"s": 1}) for _ in range(16)))
+            await asyncio.gather(*(router.call("r", "s.sleep", {"together": 16}) for _ in range(16)))
             return (await router.call("r", "s.peak", {})).text
 
         assert run(project, main) == "16"

@@ -444,10 +444,12 @@ def test_a_crash_of_a_shared_process_ends_each_call_with_a_word_and_counts_once(
 def test_cancelling_one_callers_call_leaves_the_others_of_a_shared_process_alone(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         await bench.call(sessions, "echo", text="x")
-        one, two = (asyncio.ensure_future(bench.call(sessions, "sleep", s=0.3, scope=Scope(run_id=run_id)))
+        go = bench.workspace / "go"
+        one, two = (asyncio.ensure_future(bench.call(sessions, "sleep", file=str(go), scope=Scope(run_id=run_id)))
                     for run_id in ("r-1", "r-2"))  # fmt: skip
         await bench.until(lambda: sessions.status()[0].running == 2)
         one.cancel()
+        go.touch()
         assert (await two).outcome == "ok"
         assert sessions.status()[0].connections == 1
 
@@ -458,9 +460,11 @@ def test_a_run_that_is_closed_during_a_call_lets_the_call_end(bench: Any) -> Non
     async def main(sessions: McpSessions) -> None:
         scope = Scope(run_id="r-1")
         await bench.call(sessions, "echo", text="x", scope=scope)
-        sleeping = asyncio.ensure_future(bench.call(sessions, "sleep", s=0.5, scope=scope))
+        go = bench.workspace / "go"
+        sleeping = asyncio.ensure_future(bench.call(sessions, "sleep", file=str(go), scope=scope))
         await bench.until(lambda: sessions.status()[0].running)
         await sessions.close_run("r-1")
+        go.touch()
         assert (await sleeping).outcome == "ok"
         await bench.until(lambda: sessions.status()[0].connections == 0)
 
