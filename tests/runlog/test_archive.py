@@ -364,11 +364,11 @@ def begun(runs: Any, run_id: str, **fields: Any) -> Any:
 
 
 def test_the_runs_below_a_run_come_in_the_order_they_were_opened(runs: Any) -> None:
-    for run_id, time in (("r-1", "04"), ("r-2", "03"), ("r-0", "02"), ("other", "01"), ("r-3", "03")):
+    for run_id, time in (("r-1", "04"), ("r-2", "02"), ("r-0", "03"), ("other", "01"), ("r-3", "02")):
         runs.clock.time = f"2026-11-{time}T00:00:00Z"
         begun(runs, run_id, **({} if run_id == "r-1" else {"parent_run_id": "r-1" if run_id != "other" else "r-2"}))
     (runs.path / "bad").mkdir()
-    assert [run.run_id for run in runs.archive.sub_runs("r-1")] == ["r-0", "r-2", "r-3"]
+    assert [run.run_id for run in runs.archive.sub_runs("r-1")] == ["r-2", "r-3", "r-0"]
     assert [run.run_id for run in runs.archive.sub_runs("r-3")] == []
 
 
@@ -387,6 +387,7 @@ CATALOGS: list[tuple[Any, Any, str]] = [
     ([{"revision": REVISION, "file": "routing.jsonl"}], None, "names no catalog file"),
     ([{"revision": REVISION, "file": "catalogs/../../r-2/catalog.json"}], REVISION, "names no catalog file"),
     ([{"revision": "sha256:" + "1" * 64, "file": "catalog.json"}], None, "it was changed"),
+    ([{"revision": digest("[]"), "file": "catalog-list.json"}], None, "it was changed"),
 ]
 
 
@@ -398,6 +399,7 @@ def test_a_catalog_is_one_that_the_header_names_and_as_it_was_written(
     assert runs.archive.catalog("r-1") == runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
     header = runs.path / "r-1" / "run.json"
     header.write_text(json.dumps({**json.loads(header.read_text()), "catalogs": catalogs}))
+    (runs.path / "r-1" / "catalog-list.json").write_text("[]")
     with pytest.raises(CorruptRun, match=says):
         runs.archive.catalog("r-1", revision)
 
@@ -453,8 +455,7 @@ def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs:
     log.append("calls", {"type": "x", "artifacts": rows})
     log.append("calls", {"type": "x", "files": [{"sha256": "2" * 64}], "artifacts": []})
     log.release()
-    with (runs.path / "r-1" / "tool-calls.jsonl").open("ab") as file:
-        file.write(b'rubbish "artifacts":[{\n')
+    rewrite(runs, "tool-calls.jsonl", lambda lines: [b'rubbish "artifacts":[{\n', *lines])
     assert runs.archive.verify("r-1", artifacts=True).problems == (f"artifact {'1' * 64} is gone",)
     assert runs.archive.verify("r-1").problems == ()
     folder = runs.path / "r-1" / "artifacts" / "sha256" / "11"
@@ -464,6 +465,14 @@ def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs:
     (problem,) = runs.archive.verify("r-1", artifacts=True).problems
     assert "1" * 64 in problem
     assert "gone" not in problem
+
+
+def test_artifacts_that_are_gone_are_told_in_order(runs: Any) -> None:
+    log = runs.open()
+    log.append("calls", {"type": "x", "artifacts": [{"sha256": f"{number:064}"} for number in range(40)]})
+    log.close()
+    gone = [f"artifact {number:064} is gone" for number in range(40)]
+    assert list(runs.archive.verify("r-1", artifacts=True).problems) == gone
 
 
 def test_verify_says_what_was_mended_and_what_is_torn(runs: Any) -> None:

@@ -262,6 +262,7 @@ def test_callers_that_come_while_a_commit_runs_share_the_next_one(runs: Any) -> 
     storage.gate.release(10)
     for thread in waiting:
         thread.join(timeout=300)
+        assert not thread.is_alive()
     # All nine records by two commits; a third where a caller reached its sync only after the second began.
     assert storage.count <= 3
     count = storage.count

@@ -114,6 +114,8 @@ def test_an_end_that_was_cut_or_forged_is_named(
 def test_verify_says_which_protection_a_run_had(kept: tuple[Path, FolderHeads]) -> None:
     archive = archive_of(kept)
     assert archive.verify("one").protection == ("signed head" if kept[1].key else "kept head")
+    archive.heads = FolderHeads(kept[1].folder, KEY)
+    assert archive.verify("one").protection == ("signed head" if kept[1].key else "kept head")
     archive.heads = FolderHeads(kept[1].folder)
     assert archive.verify("one").protection == "kept head"
     archive.heads = None
