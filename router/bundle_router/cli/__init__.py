@@ -67,12 +67,6 @@ def _have_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for good
 
 
-class _NoPlugins(ModuleType):
-    """pydantic's look for plugins of other packages, which imports what reads their metadata: there are none."""
-
-    get_plugins = tuple
-
-
 class _Deferred(ModuleType):
     """A module that is imported when something of it is first used."""
 
@@ -119,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # In a short process that starts no agent, garbage, plugins and asyncio took a third of a cold `route`.
     if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
-        sys.modules.setdefault("pydantic.plugin._loader", _NoPlugins("pydantic.plugin._loader"))
+        no_plugins = sys.modules.setdefault("pydantic.plugin._loader", ModuleType("pydantic.plugin._loader"))
+        vars(no_plugins).setdefault("get_plugins", tuple)  # to look for some imports what reads packages' metadata
         sys.modules.setdefault("asyncio", _Deferred("asyncio"))
     try:
         refuse_windows(sys.platform if verb else "")

@@ -42,13 +42,14 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     for mark, what in (("denied", "a denied call"), ("failed", "a failed call"),
                        ("degraded", "a degraded decision"), ("media", "a picture, sound or the like")):  # fmt: skip
         of.add_argument(f"--{mark}", action="store_true", help=f"runs with {what}")
-    of.add_argument("--mark", action="append", default=[], choices=MARKS, help="runs with this mark")
+    of.add_argument("--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS))
     of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
     of.add_argument("--until", metavar="TIME", help="the same")
     if sorting:
-        parser.add_argument("--sort", choices=[*SORTS, *(f"-{name}" for name in SORTS)],
-                            help="order; with a '-' the other way round: --sort=-took")  # fmt: skip
+        orders = [*SORTS, *(f"-{name}" for name in SORTS)]
+        told = f"one of {', '.join(SORTS)}; with a '-' the other way round: --sort=-took"
+        parser.add_argument("--sort", choices=orders, metavar="ORDER", help=told)
         parser.add_argument("--limit", type=int, help="runs shown (default: 50)")
 
 
