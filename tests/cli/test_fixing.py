@@ -74,9 +74,8 @@ def test_check_fix_writes_the_files_says_what_it_did_and_checks_what_is_then_the
     said = run(tmp_path, "check", code=2).stdout
     assert "config/routes.toml:2: routes: is a list of tables, and this is one table (write [[routes]])" in said
     assert "  2 | [routes]\n    |  ^^^^^^\n" in said
-    said = run(tmp_path, "check", "--fix", code=2).stdout  # one thing at a time hides the other
+    said = run(tmp_path, "check", "--fix").stdout  # the first hid the other
     assert "fixed: config/routes.toml:2: [routes] is a list of tables" in said
-    said = run(tmp_path, "check", "--fix").stdout
     assert "fixed: config/routes.toml:4: bundles is a list: ['repo.readonly']" in said
     assert routes.read_text() == f"{COMMENT}[[routes]]\nname = 'a'\nbundles = ['repo.readonly']\n"
 
