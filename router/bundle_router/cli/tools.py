@@ -20,17 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
     with open_router(arguments) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
     if arguments.json:
-        print_json(
-            {
-                "tools": toolset.tools,
-                "guidance": toolset.guidance,
-                "tokens": toolset.tokens,
-                "all_tokens": toolset.all_tokens,
-                "cap": toolset.cap,
-                "deferred": [tool.name for tool in toolset.deferred],
-                "meta": toolset.meta,
-            }
-        )
+        facts = {name: getattr(toolset, name) for name in ("tools", "guidance", "tokens", "all_tokens", "cap", "meta")}
+        print_json({**facts, "deferred": [tool.name for tool in toolset.deferred]})
         return 0
     table(
         ("tool", "exposed as", "bundle", "tokens>"), [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active]

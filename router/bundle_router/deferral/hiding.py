@@ -53,9 +53,6 @@ class HiddenBlock:
     error: str = ""
     error_message: str = ""
 
-    def with_references(self, names: tuple[str, ...]) -> HiddenBlock:
-        return replace(self, references=names)
-
     def as_text(self) -> str:
         """Return the block as JSON, as the API sent it."""
         return json.dumps(self.as_block(), separators=(",", ":"))

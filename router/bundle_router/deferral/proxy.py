@@ -34,6 +34,7 @@ from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, U
 HEALTH: Final = "/.bundle-router/health"
 MAX_CONTINUATIONS: Final = 3
 REFUSALS: Final = (400, 422)
+_COUNTED: Final = ("model", "tools", "restored", "upfront_bytes", "original_upfront_bytes")
 _BROKEN: Final = (BrokenAnswer, ValueError, TypeError, KeyError, AttributeError)
 """Exceptions of parsing an answer that is not in the API's documented form."""
 
@@ -112,14 +113,8 @@ class DeferralProxy:
             exchange.row["untouched"] = found.reason
             return
         exchange.deferred = found
-        exchange.row |= {
-            "model": found.model,
-            "tools": found.tools,
-            "deferred": len(found.deferred),
-            "restored": found.restored,
-            "upfront_bytes": found.upfront_bytes,
-            "original_upfront_bytes": found.original_upfront_bytes,
-        }
+        exchange.row |= {name: getattr(found, name) for name in _COUNTED}
+        exchange.row["deferred"] = len(found.deferred)
 
     def _recall_blocks(self, keys: Any) -> Any:
         return self._store.recall(keys) if self._store is not None else {}

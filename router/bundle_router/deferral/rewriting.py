@@ -19,7 +19,7 @@ import json
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.deferral.causes import can_search
@@ -310,7 +310,7 @@ def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list
         if block.kind == "result":
             kept = tuple(name for name in block.references if name in names)
             if kept or block.error or not block.references:
-                results[block.id] = block.with_references(kept)
+                results[block.id] = replace(block, references=kept)
     usable = []
     for block in blocks:
         if block.id in results:

@@ -221,24 +221,18 @@ def _unknown_name(expected: CaseStep, catalog: Catalog) -> str:
 
 
 def _decide(case: Case, expected: CaseStep, catalog: Catalog, activation: Activation) -> Decision:
-    step = Step(
-        run_id="case",
-        workflow=expected.workflow,
-        role=expected.role,
-        step=expected.step,
-        goal=expected.goal,
-        constraints=expected.constraints,
-        policy=expected.policy,
-        max_bundles=expected.max_bundles,
-        max_tools=expected.max_tools,
-        max_tokens=expected.max_tokens,
-    )
+    step = Step(run_id="case", **{name: getattr(expected, name) for name in _OF_A_STEP})
     grants = tuple(Grant(p.workflow, p.role, p.step, p.policy) for p in expected.parents)
     outcome = decide(catalog, Facts(capabilities=frozenset(case.capabilities), grants=grants), activation, step)
     if not isinstance(outcome, Question):
         return outcome
     answer = None if expected.answer is None else Answer(expected.answer, "model", "model", "as the case says")
     return conclude(outcome, Reply(outcome.key, answer))
+
+
+_OF_A_STEP: Final = (
+    "workflow", "role", "step", "goal", "constraints", "policy", "max_bundles", "max_tools", "max_tokens",
+)  # fmt: skip
 
 
 def _differences(expected: CaseStep, decision: Decision) -> Iterable[tuple[str, str, str]]:
