@@ -41,12 +41,17 @@ local = {"own": [tools.LocalTool("echo", "Says what it was told.", Said, echo)]}
 unpinned = {"development": True, "pins": "trusted-may-skip"} if name == "router" else {"development": "unpinned"}
 places = {"runs": folder + "-runs-" + kind + os.path.basename(home), "workspace": folder, "local": local, **unpinned}
 
+step, TRIES = Step(run_id="r", workflow="w", role="r", step="s"), 60
+
 async def asynchronous():
     async with Router.open(folder + "/config", **places) as router:
-        await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
-        await router.tools("r")
         while line := sys.stdin.readline():
             tool, callers, each = line.split()
+            for _ in range(TRIES):  # a loaded machine's servers list after the first decision
+                await router.route(step)
+                await router.tools("r")
+                if (await router.call("r", tool, SAID)).ok:
+                    break
             async def caller():
                 for _ in range(int(each)):
                     result = await router.call("r", tool, SAID)
@@ -57,10 +62,13 @@ async def asynchronous():
 
 def synchronous():
     with Router.open(folder + "/config", **places) as router:
-        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
-        router.tools_sync("r")
         while line := sys.stdin.readline():
             tool, _, each = line.split()
+            for _ in range(TRIES):
+                router.route_sync(step)
+                router.tools_sync("r")
+                if router.call_sync("r", tool, SAID).ok:
+                    break
             before = time.process_time()
             for _ in range(int(each)):
                 result = router.call_sync("r", tool, SAID)

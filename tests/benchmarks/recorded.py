@@ -72,7 +72,7 @@ def main() -> None:
         print(f"replay: {arguments.decisions:,} mapped decisions in {spent:.1f} s of CPU; goal: 100,000 in 60 s")
         print(f"  {spent * each:.1f} s for 100,000: {'met' if spent * each < 60 else 'missed'}")
         runs = Path(folder, "verified")
-        size = recorded(runs, max(PER_RUN, arguments.megabytes * 1_000_000 // 8_000), "why " * 1_000) / 1e6
+        size = recorded(runs, max(PER_RUN, arguments.megabytes * 1_000_000 // 5_800), "why " * 1_000) / 1e6
         idle = cpu_of("--version")
         spent, floor = cpu_of("runs", "verify", "--runs", str(runs)) - idle, floor_of(runs)
         print(
