@@ -60,6 +60,14 @@ def test_schemathesis_finds_no_answer_that_the_document_does_not_have(site: Any,
     site.serve_all(work)
 
 
+def test_every_field_of_a_step_and_of_a_decision_is_described() -> None:
+    schemas = openapi_document()["components"]["schemas"]
+    for name, without in (("RouteBody", {"messages"}), ("Decision", set()), ("Toolset", {"digest"}), ("Result", set())):
+        fields = schemas[name]["properties"]
+        assert {field for field, schema in fields.items() if "description" not in schema} == without
+    assert "joins" in schemas["RouteBody"]["properties"]["fixed_list"]["description"]
+
+
 def test_a_typescript_client_is_generated_type_checked_and_called(site: Any, tmp_path: Path) -> None:
     installed = Path(os.environ.get("BUNDLE_ROUTER_TEST_SERVERS", "/nowhere"), "typescript", "node_modules")
     if shutil.which("node") is None or not installed.is_dir():

@@ -6,7 +6,7 @@ import argparse
 import sys
 from datetime import UTC, datetime
 
-from bundle_router.cli.output import print_json, say
+from bundle_router.cli.output import print_result
 from bundle_router.cli.shared_arguments import add_json
 from bundle_router.errors import RequestError
 
@@ -36,9 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         expires = expires.astimezone(UTC) if expires.tzinfo is not None else expires.replace(tzinfo=UTC)
     scopes = list(dict.fromkeys(arguments.scope))
     token = AccessTokens(arguments.tokens).add(arguments.name, scopes, arguments.principal, arguments.role, expires)
-    if arguments.json:
-        print_json({"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens})
-        return 0
-    say(token)
+    made = {"name": arguments.name, "token": token, "scopes": scopes, "file": arguments.tokens}
+    print_result(arguments, made, token)
     print(f"the token is shown only now; {arguments.tokens} keeps its SHA-256", file=sys.stderr)
     return 0

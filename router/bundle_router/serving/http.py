@@ -75,8 +75,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
     async def refused(request: Request, error: Exception) -> Response:
         """Answer Starlette's own error: the route does not have the method."""
         headers = dict(getattr(error, "headers", None) or {})
-        content = json.dumps(WRONG_METHOD.to_json())
-        return Response(content, WRONG_METHOD.status, headers, "application/problem+json")
+        return Response(json.dumps(WRONG_METHOD.to_json()), WRONG_METHOD.status, headers, "application/problem+json")
 
     def built(served: Sequence[BaseRoute]) -> Asgi:
         app = Starlette(routes=list(served), exception_handlers={HTTPException: refused})

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from bundle_router import __version__
-from bundle_router.core.models import RUN_ID, Decision
+from bundle_router.core.models import RUN_ID, Decision, StepPolicy
 from bundle_router.core.models.steps import MAX_GOAL, MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.open_runs import RunEnd
@@ -28,11 +33,9 @@ from bundle_router.serving.api.bodies import (
 Json = dict[str, Any]
 _LOCAL: Final = ("parts", "whole", "answer")
 """Fields of a `Result` that are useful only in the process that made it."""
+_ASKED: Final = (RouteBody, CallBody, MissedBody, ToolsQuery, MediaQuery, RunsQuery, TimelineQuery)
 _VALUES: Final[tuple[tuple[Any, str], ...]] = (
-    *(
-        (value, "validation")
-        for value in (RouteBody, CallBody, MissedBody, ToolsQuery, MediaQuery, RunsQuery, TimelineQuery)
-    ),
+    *((value, "validation") for value in _ASKED),
     *((value, "serialization") for value in (Decision, Toolset, Result, RunEnd, Problem9457)),
 )
 
@@ -77,14 +80,14 @@ def _schemas() -> Json:
     adapters = [(value.__name__, mode, TypeAdapter(value)) for value, mode in _VALUES]
     refs, whole = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type] # the modes are its words
     schemas: Json = dict(whole.get("$defs", {}))
-    for (name, _mode), schema in refs.items():
-        if "$ref" not in schema:
-            schemas[str(name)] = schema
+    schemas |= {str(name): schema for (name, _mode), schema in refs.items() if "$ref" not in schema}
     result, toolset = schemas["Result"], schemas["Toolset"]
     for name in _LOCAL:
         result["properties"].pop(name)
     toolset["properties"]["digest"] = {"type": "string"}
     _bound_step(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
+    for kind in (RouteBody, StepPolicy, Decision, Toolset, Result):
+        _describe(kind, schemas[kind.__name__]["properties"])
     for name in ("Decision", "Result", "Toolset"):
         schemas[name]["required"] = sorted(schemas[name]["properties"])
     return _keep_reachable(schemas)
@@ -106,33 +109,33 @@ def _bound_step(step: Json, policy: Json) -> None:
 
 def _keep_reachable(schemas: Json) -> Json:
     """Return the schemas without those that nothing refers to."""
-    found: set[str] = set()
-    waiting = [value.__name__ for value, _ in _VALUES]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [ref.rpartition("/")[2] for ref in _refs(schemas[name])]
-    return {name: schemas[name] for name in sorted(found)}
+    roots = {value.__name__ for value, _ in _VALUES}
+    kept = {name: json.dumps(schema) for name, schema in schemas.items()}
+    while unused := [name for name in kept if name not in roots and f'/{name}"' not in "".join(kept.values())]:
+        for name in unused:
+            del kept[name]
+    return {name: schemas[name] for name in sorted(kept)}
 
 
-def _refs(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [ref for item in value.values() for ref in _refs(item)]
-    return [ref for item in value for ref in _refs(item)] if isinstance(value, list) else []
+def _describe(kind: type, properties: Json) -> None:
+    """Add the docstrings that stand under the fields of a class, if it was installed with its source."""
+    for base in kind.__mro__:
+        with suppress(OSError, TypeError):
+            body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined] # a class
+            for line, text in pairwise(body):
+                if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    told = inspect.cleandoc(ast.literal_eval(text.value))
+                    properties.get(ast.unparse(line.target), {}).setdefault("description", told)
 
 
 def _operation(name: str, summary: str, parameters: list[Json], answers: Json, body: str = "") -> Json:
-    operation: Json = {
+    return {
         "operationId": name,
         "summary": summary,
         "parameters": parameters,
         "responses": {**answers, "default": {"$ref": "#/components/responses/Problem"}},
+        **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
     }
-    if body:
-        operation["requestBody"] = {"required": True, "content": _content(body)}
-    return operation
 
 
 def _content(name: str, kind: str = "json") -> Json:
