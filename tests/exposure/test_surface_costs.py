@@ -37,7 +37,7 @@ def test_the_tokens_of_each_meta_tool_are_those_counted(name: str, count: Any) -
 
 @pytest.mark.parametrize(
     ("name", "described"),
-    [("read_artifact", {"uri", "offset", "unit"}), ("search_artifact", {"uri", "pattern", "context"})],
+    [("read_artifact", {"uri", "offset", "limit"}), ("search_artifact", {"uri", "pattern", "context"})],
 )
 def test_what_the_name_of_an_argument_does_not_say_its_description_says(name: str, described: set[str]) -> None:
     (definition,) = meta_definitions((name,), "mcp")

@@ -30,8 +30,8 @@ _DEFINITIONS: Final = MappingProxyType(
                 ("uri",),
                 uri=_HANDLE,
                 offset={**_NUMBER, "description": "negative: from end"},
-                limit=_NUMBER,
-                unit={"enum": ["chars", "lines", "bytes"], "description": "of offset and limit"},
+                limit={**_NUMBER, "description": "how many units"},
+                unit={"enum": ["chars", "lines", "bytes"]},
             ),
         ),
         "search_artifact": (
