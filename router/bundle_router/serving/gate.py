@@ -35,8 +35,8 @@ _NAME: Final = "use one of these names, or start the service with --name"
 _OWN: Final = "send no Origin, as programs do, or open the service's own pages"
 _OWN_SITE: Final = (b"none", b"same-origin")
 _BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,1024}) *")
-_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]+)+")
-"""A valid path: no escape, no empty, `.` or `..` segment, no slash at its end."""
+_PATH: Final = re.compile(rb"/|(?:/(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._~@:+-]{1,600})+")
+"""A valid path: no escape, no empty, long, `.` or `..` segment, no slash at its end."""
 
 
 @dataclass(frozen=True, slots=True)

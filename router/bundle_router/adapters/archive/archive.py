@@ -267,8 +267,7 @@ class RunArchive(ABC):
             raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
-        """Return one record with all that is needed to check it elsewhere. Raises UnknownRun, RequestError,
-        CorruptRun."""
+        """Return one record with all that checks it elsewhere. Raises UnknownRun, RequestError, CorruptRun."""
         report = self.verify(run_id)
         if report.broken is not None:
             raise CorruptRun(f"run {run_id!r} is not as it was written: {report.broken.detail}", advice=ADVICE)

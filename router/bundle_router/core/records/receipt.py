@@ -6,8 +6,7 @@ Rules:
    and the decision is replayed: the result has to equal the line.
 3. `later` has the lines that follow, up to the end of the run at the time: they connect the record with the run's
    `head`. A reader who got that head in another way knows that the record was in that run.
-4. `run` is what the first record states the digest of: the opening of the run. Nothing else is in a receipt that its
-   line does not show; receipts of schema 1 had all of `run.json` beside every record.
+4. `run` is the opening of the run, beside the record that states its digest. Schema 1 had all of `run.json`, always.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -50,19 +49,9 @@ ASSETS: Final[Mapping[str, str]] = {
     "codemirror-LICENSE.txt": "text/plain; charset=utf-8",
 }
 """Files that pages load, all of them ours or vendored with their licence."""
-MAX_FIELDS: Final = 500
 _STATUS: Final = ((UnknownRun, 404), (RequestError, 404), (CorruptRun, 500))
 Reviewer = Callable[[Request], str | None]
 """Returns the caller's name if they may label; None if they may only read."""
-
-
-class SeqConvertor(IntegerConvertor):
-    """The number of a record in an address: no longer than what the index and Python's `int` take."""
-
-    regex = "[0-9]{1,15}"
-
-
-register_url_convertor("seq", SeqConvertor())
 
 
 def pages(
@@ -112,11 +101,11 @@ class PageRoutes:
             Route("/parts/runs", self._answer(lambda v, r: v.new_runs(_query(r)))),
             Route("/parts/runs/{run}", self._answer(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
-            Route("/runs/{run}/{seq:seq}/label", self._label, methods=["POST"]),
-            Route("/runs/{run}/{seq:seq}/why", self._named_why),
-            *page("/runs/{run}/{seq:seq}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
-            *page("/runs/{run}/{seq:seq}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
-            *page("/runs/{run}/{seq:seq}", lambda v, r: v.record(*_place_of(r))),
+            Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
+            Route("/runs/{run}/{seq:int}/why", self._named_why),
+            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
+            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
+            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_place_of(r))),
             *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
             Route("/assets/{name}", self._asset),
             Route("/{rest:path}", self._nothing),
@@ -232,7 +221,7 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
         if len(body) > max_bytes:
             return "the form is too large", 413
     try:
-        form = fields_of(body.decode("utf-8", "replace"), MAX_FIELDS)
+        form = fields_of(body.decode("utf-8", "replace"))
     except RequestError as error:
         return error.message, 413
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
@@ -257,7 +246,7 @@ def request_values(request: Request) -> dict[str, Any]:
 
 
 def _place_of(request: Request) -> tuple[str, int]:
-    return request.path_params["run"], request.path_params["seq"]
+    return request.path_params["run"], min(request.path_params["seq"], 2**62)  # what the index can look for
 
 
 def _ids(form: Query, name: str) -> tuple[str, ...]:

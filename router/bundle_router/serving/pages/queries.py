@@ -15,7 +15,7 @@ Query = Mapping[str, Sequence[str]]
 PER_PAGE: Final = 50
 
 
-def fields_of(text: str, most: int = 200) -> dict[str, list[str]]:
+def fields_of(text: str, most: int = 500) -> dict[str, list[str]]:
     """Return the fields of a query string or form, also empty ones. Raises RequestError if it has more than `most`."""
     try:
         return parse_qs(text, keep_blank_values=True, max_num_fields=most)
