@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -23,7 +24,11 @@ for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
 
 # Beside the installed packages, not in the checkout: what Hypothesis remembers, also in programs that tests start.
-os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(sys.prefix, "hypothesis")))
+# Where another user installed them it could not write, and its warning would be an error.
+REMEMBERED = Path(sys.prefix, "hypothesis")
+if not os.access(REMEMBERED if REMEMBERED.exists() else sys.prefix, os.W_OK):
+    REMEMBERED = Path(tempfile.gettempdir(), f"hypothesis-{os.getuid()}")
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(REMEMBERED))
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     # No compiled module in the checkout, as whoever set it wants, and yet not each of them compiled by each process.
