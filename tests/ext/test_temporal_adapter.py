@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,15 @@ pytest.importorskip("temporalio", reason="temporalio is not installed; the extra
 
 from bundle_router.ext.temporal import activities
 from temporalio.exceptions import ApplicationError
-from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+from temporalio.testing import ActivityEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from tests.ext.scenario import Notebook, Seen, check, opened, records, step
+from tests.ext.temporal_server import PROGRAM, dev_server
 from tests.ext.temporal_worker import QUEUE, TwoCalls, WholeLoop
 
 ROOT = Path(__file__).parents[2]
 SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace("postgresql+psycopg://", "postgresql://", 1)
-PROGRAM = shutil.which("temporal", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 NOTES = {
     "routes": '[[routes]]\nname = "writing"\nbundles = ["notes"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["bundle:notes"]\neffects = ["read", "write"]\n',
@@ -39,21 +37,15 @@ needs_server = pytest.mark.skipif(
 )
 
 
-@asynccontextmanager
-async def dev_server() -> AsyncIterator[WorkflowEnvironment]:
-    async with await WorkflowEnvironment.start_local(dev_server_existing_path=PROGRAM) as environment:
-        yield environment
-
-
 @needs_server
 def test_a_whole_loop(tmp_path: Path) -> None:
     notebook = Notebook()
 
     async def main() -> Any:
-        async with dev_server() as environment, opened(tmp_path, notebook) as router:
-            worker = Worker(environment.client, task_queue=QUEUE, workflows=[WholeLoop], activities=activities(router))
+        async with dev_server() as client, opened(tmp_path, notebook) as router:
+            worker = Worker(client, task_queue=QUEUE, workflows=[WholeLoop], activities=activities(router))
             async with worker:
-                return await environment.client.execute_workflow(WholeLoop.run, id="loop-1", task_queue=QUEUE)
+                return await client.execute_workflow(WholeLoop.run, id="loop-1", task_queue=QUEUE)
 
     made = asyncio.run(main())
     check(Seen(**made["seen"]), Seen(**made["sub"]), notebook, tmp_path)
@@ -71,12 +63,9 @@ def test_a_pydantic_ai_agent_in_a_workflow_lists_and_calls_by_activities(tmp_pat
 
     async def main() -> tuple[str, list[str]]:
         async with (
-            await WorkflowEnvironment.start_local(
-                dev_server_existing_path=PROGRAM, plugins=[PydanticAIPlugin()]
-            ) as environment,
+            dev_server(plugins=[PydanticAIPlugin()]) as client,
             opened(tmp_path, notebook) as router,
         ):
-            client = environment.client
             plugin = AgentPlugin(make_agent(router))
             async with Worker(
                 client,
@@ -128,11 +117,11 @@ def test_a_worker_is_killed_in_mid_run_and_another_goes_on(tmp_path: Path, store
 
     async def main() -> dict[str, list[str]]:
         outcomes = {}
-        async with dev_server() as environment:
-            address = environment.client.service_client.config.target_host
+        async with dev_server() as client:
+            address = client.service_client.config.target_host
             for tool, home in homes.items():
                 first = _worker(address, home, store)
-                handle = await environment.client.start_workflow(TwoCalls.run, tool, id=f"two-{tool}", task_queue=QUEUE)
+                handle = await client.start_workflow(TwoCalls.run, tool, id=f"two-{tool}", task_queue=QUEUE)
                 await _there(home / "entered", first)
                 first.send_signal(signal.SIGKILL)
                 first.wait()
