@@ -325,7 +325,7 @@ def change(journal: Journal, path: Path, after: bytes = b'{"a": 2}') -> dict[str
 def test_a_stale_plan_is_refused(tmp_path: Path) -> None:
     journal, target = journal_with(tmp_path)
     target.write_bytes(b'{"a": 3}')
-    with pytest.raises(RequestError, match="not what the plan was made from"):
+    with pytest.raises(RequestError, match="was changed after the plan was made"):
         change(journal, target)
 
 

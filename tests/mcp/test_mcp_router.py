@@ -135,7 +135,7 @@ def test_a_server_that_nobody_pinned_is_not_usable_and_not_contacted(project: An
 def test_skipping_pins_takes_the_callers_word_and_development(project: Any, bench: Any) -> None:
     with bench.faults.serving() as server:
         project.http(server.url)
-        with pytest.raises(RequestError, match="is not known"):
+        with pytest.raises(RequestError, match="development can't be"):
             project.open(development="trusting")
         with project.open(development="unpinned") as router:
             assert router.route_sync(project.step()).bundle_ids == ["faults"]

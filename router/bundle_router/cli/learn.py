@@ -312,7 +312,7 @@ def _label(arguments: argparse.Namespace) -> int:
         raise RequestError("nothing to say about the step", advice="give --needed BUNDLE or --not-needed BUNDLE")
     both = sorted({*needed} & {*not_needed})
     if both:
-        raise RequestError(f"{both[0]!r} can't be needed and not needed")
+        raise RequestError(f"{both[0]!r} can't be both needed and not needed")
     archive = archive_of(arguments)
     record = _decision(archive, arguments.run_id, arguments.seq)
     _check_ids(archive, record, (*needed, *not_needed))

@@ -194,7 +194,7 @@ class Journal:
         path = Path(edit.path).resolve()
         found = self._disk.read(path)
         if found != edit.before:
-            raise RequestError(f"{path} is not what the plan was made from", advice="plan again")
+            raise RequestError(f"{path} was changed after the plan was made", advice="plan again")
         mode, owner = edit.mode or PRIVATE, [os.geteuid(), os.getegid()]
         if found is not None:
             status = path.stat()

@@ -74,7 +74,7 @@ def probe(base: str, form: Form, model: str, environment: Mapping[str, str]) -> 
     """Test a gateway. Raises RequestError without a credential, RouterError if it does not serve plain requests."""
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RequestError(f"{base!r} is no http address")
+        raise RequestError(f"{base!r} is not an http:// or https:// address")
     headers = _credentials(form, environment)
     status, upfront = _ask(base, form, probe_body(form, model, deferred=False), headers)
     if status != 200:

@@ -75,7 +75,7 @@ class Upstream:
     def __init__(self, base: str) -> None:
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{base!r} is no http address")
+            raise ValueError(f"{base!r} is not an http:// or https:// address")
         self.host = parts.hostname
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.prefix = parts.path.rstrip("/")

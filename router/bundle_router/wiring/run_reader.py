@@ -211,7 +211,7 @@ class RunReader:
         if not needed and not not_needed:
             raise RequestError("the label names no bundle", advice="name a bundle that it needed or did not need")
         if {*needed} & {*not_needed}:
-            raise RequestError("a bundle can't be needed and not needed")
+            raise RequestError("a bundle can't be both needed and not needed")
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         step_label = StepLabel(
             decision_id=record.decision.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
