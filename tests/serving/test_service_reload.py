@@ -175,3 +175,18 @@ def test_the_token_stays_redacted_after_an_edit(site: Any) -> None:
         assert "[redacted:" in kept
 
     site.serve_all(work, key="a-key-that-an-operator-chose-and-nothing-else")
+
+
+def test_the_models_library_is_loaded_before_anybody_asks(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = asyncio.Event()
+
+    async def warm_up(_router: Any) -> bool:
+        loaded.set()
+        return True
+
+    async def work(router: Any, _endpoint: Any) -> None:
+        assert router.catalog.settings.model.names == ("openai/scripted",)
+        await loaded.wait()
+
+    monkeypatch.setattr("bundle_router.wiring.Router.warm_up", warm_up)
+    site.serve_all(work, '[model]\nnames = ["openai/scripted"]\n')
