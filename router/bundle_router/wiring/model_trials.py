@@ -87,7 +87,7 @@ class ModelTrials:
         clock, diagnostics = SystemClock(), open_diagnostics(self.catalog, open_redactor(self._ask_model))
         meanings = open_meanings(self.catalog, clock, diagnostics, self.memories)
         search = SearchSelector(SearchMaker(), diagnostics, self.memories, meanings=meanings)
-        stack.callback(search.close)
+        stack.push_async_callback(search.close)
         order = _ask_model(settings.fallback.order)
         settings = replace(settings, cache=replace(settings.cache, answers="index", answers_ttl_s=YEAR_S))
         chosen = [replace(settings.model, names=(name,)) for name in self.names]
