@@ -115,7 +115,7 @@ def test_tables_are_made_once_by_many_and_a_later_version_is_refused(make_store:
 def test_a_table_that_somebody_else_made_is_not_touched(make_store: Make, url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table router_runs (word text)")
-    with pytest.raises(StorageError, match="not ours"):
+    with pytest.raises(StorageError, match="another program"):
         make_store().prepare()
     with psycopg.connect(url) as connection:
         assert connection.execute("select to_regclass('router_schema')").fetchone() == (None,)
