@@ -3,10 +3,11 @@
     agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…, role=…, step=…))])
 
 The step is routed when the agent begins, and the decision is part of the agent's state: an agent that resumes from a
-checkpoint keeps it. If it begins again, its key is the graph's own name for that place (the task id), so it is decided
-once. Agents that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is a node
-of the graph, which is entered once per agent. Hooks around the model could not do it: a thread's state keeps its last
-decision, and to them a new input looks like a resumed one (both may end with a person's message).
+checkpoint keeps it. If it begins again from the same checkpoint, its key is the graph's own name for that place (the
+task id), so it is decided once; `durability="sync"` has the checkpoint on disk before the next task. Agents that a
+graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is a node of the graph,
+entered once per agent. Hooks around the model could not do it: to them a new input looks like a resumed one (both may
+end with a person's message), and a thread's state keeps its last decision.
 """
 
 from __future__ import annotations
