@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -119,6 +120,11 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
     stats = reviewed.json("runs", "stats", "--workflow", "w")
     assert (stats["runs"], stats["decisions"], stats["calls"]) == (1, 1, 4)
     assert "policy_denied" in reviewed("runs", "stats").stdout
+    began = datetime.fromisoformat(denied["runs"][0]["began"].replace("Z", "+00:00"))
+    before = (began - timedelta(hours=1)).astimezone(timezone(timedelta(hours=9)))
+    listed = {time: reviewed.json("runs", "list", "--denied", "--until", time)["total"]
+              for time in (str(began.date()), before.isoformat())}  # fmt: skip
+    assert list(listed.values()) == [1, 0], "a date to its last moment; an hour before, by another zone's clock"
     for time in ("yesterday", "999999w", "9" * 400 + "d"):
         assert "write e.g. 2026-11-20 or 7d" in reviewed("runs", "list", "--since", time, code=3).stderr
     assert "is not a size" in reviewed("runs", "prune", "--max-size", "9" * 400 + "GB", "--dry-run", code=3).stderr

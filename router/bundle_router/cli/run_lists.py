@@ -45,7 +45,7 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     of.add_argument("--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS))
     of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
-    of.add_argument("--until", metavar="TIME", help="the same")
+    of.add_argument("--until", metavar="TIME", help="the same; a date: its last moment")
     if sorting:
         orders = [*SORTS, *(f"-{name}" for name in SORTS)]
         told = f"one of {', '.join(SORTS)}; with a '-' the other way round: --sort=-took"
@@ -66,24 +66,24 @@ def query_of(arguments: argparse.Namespace) -> RunQuery:
         facets=tuple(facets),
         text=arguments.search,
         since=_time(arguments.since),
-        until=_time(arguments.until),
+        until=_time(arguments.until, whole_day=True),
         sort=cast(Sort, sort),
         ascending=(sort == "run") != reversed_,
         limit=RunQuery().limit if limit is None else limit,
     )
 
 
-def _time(text: str | None) -> str:
+def _time(text: str | None, *, whole_day: bool = False) -> str:
     if text is None:
         return ""
     try:
         if (ago := AGE.fullmatch(text)) is not None:
             found = datetime.now(UTC) - timedelta(seconds=float(ago[1]) * AGE_S[ago[2]])
         else:
-            found = datetime.fromisoformat(text)
+            found = datetime.fromisoformat(text + "T23:59:59.999999" * (whole_day and len(text) <= len("2026-01-31")))
+        found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise RequestError(f"{text!r} is neither a time nor an age", advice="write e.g. 2026-11-20 or 7d") from None
-        found = found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return found.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
