@@ -12,8 +12,9 @@ from bundle_router.core.records.chain import Appended, File, Record, RepairedTai
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import RawResult
-from bundle_router.engine.engine import Engine, EngineVersions
+from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RouterError
 from bundle_router.ports import ArtifactStore, RunLog, RunStore
 from bundle_router.testing import FakeCapabilities, FakeClock, FakeDiagnostics, FakeRedactor, FakeSessions

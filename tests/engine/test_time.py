@@ -12,8 +12,9 @@ from bundle_router.adapters.media import describe
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemCapabilities
 from bundle_router.core.catalog import Route
-from bundle_router.engine.engine import Engine, EngineVersions
+from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.testing import (
     FakeCapabilities,
     FakeClock,

@@ -105,9 +105,7 @@ def test_all_221_rules_with_a_regex_are_there() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["id"]))
-def test_a_rule_redacts_samples_of_its_own_regex(
-    rule: dict[str, Any], book: RuleBook, redactor: SecretRedactor
-) -> None:
+def test_a_rule_redacts_samples_of_its_own_regex(rule: dict[str, Any], redactor: SecretRedactor) -> None:
     chance = random.Random(rule["id"])
     redacted = 0
     for _ in range(rounds(40)):
@@ -115,7 +113,7 @@ def test_a_rule_redacts_samples_of_its_own_regex(
         data = text.encode()
         if not any(True for _ in pattern(rule["regex"]).spans(data)):
             continue  # an end or a word boundary that the sampler does not draw
-        assert book.suspicious(data), text  # no probe is narrower than its rule
+        assert not redactor.are_clean([text]), text  # no probe is narrower than its rule
         redacted += redactor.redact(text) != text
     assert redacted
 

@@ -32,7 +32,6 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure.placing import as_presented, waits
-from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
@@ -58,7 +57,7 @@ from bundle_router.engine.results import (
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.surface import RunState, why_not
+from bundle_router.engine.surface import ResolvedName, RunState, resolve, why_not
 from bundle_router.errors import KeyConflict, RouterError
 
 MAX_NAMED: Final = 20
@@ -184,7 +183,6 @@ def admit(
     tool = resolved.name
     if tool != checked.tool:
         return None
-    idempotent = may_repeat(state.catalog, tool)
     writer = at.runs.store.writer if request.key and resolved.known else ""
     with run.lock:
         for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
@@ -197,6 +195,7 @@ def admit(
             if known is not None:
                 same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
                 is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
+                idempotent = may_repeat(state.catalog, tool)
                 if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
                     if run.read_on():  # its end, maybe
                         continue
@@ -211,7 +210,6 @@ def admit(
                 scope=Scope(run.id, state.step.principal, _client_for(state.catalog, exposed, tool, request.client)),
                 started_ns=started_ns,
                 attempt=known.attempt + 1 if known is not None else 1,
-                idempotent=idempotent,
                 ready_ms=(started_ns - request.asked_ns) / 1e6,
             )
             refusal = over_budget(run, state, tool, request.arguments.text, tree)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
-from bundle_router.core.models.folders import relative_folder
+from bundle_router.core.models.folders import TOP, relative_folder
 from bundle_router.core.tools.artifact_handles import PREFIX
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Toolset
@@ -55,7 +54,7 @@ from bundle_router.engine.results import AdmittedCall, CallRequest, Result, reco
 from bundle_router.engine.route import Messages, accept_step, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
-from bundle_router.errors import CorruptPins, UnknownArtifact, UnknownRun, expect
+from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, Client, RunStore, Selector
 
 if TYPE_CHECKING:
@@ -172,7 +171,8 @@ class Engine:
         limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
-        folder = relative_folder(self.runs.workspace, decided.step.workspace)
+        named = decided.step.workspace
+        folder = relative_folder(self.runs.workspace, named) if named is not None else TOP
         state = RunState(
             run_id=run_id,
             decided=decided,
@@ -470,138 +470,3 @@ def _toolset(state: RunState, surface_form: SurfaceForm) -> Toolset:
 
 def _no_decision(run_id: str) -> UnknownRun:
     return UnknownRun(f"run {run_id!r} has no decision yet", advice=FIRST_STEP)
-
-
-LOOK_S: Final = 1.0
-Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
-"""Return a new engine and the pins it was made for, if the pin files changed since the last look. Reads files, and
-blocks meanwhile. Raises CorruptPins."""
-
-
-class EngineVersions:
-    """The engines of one router: the newest, which makes new decisions, and older ones that open runs still use. Each
-    state of the pin files has an engine, so that what a person approves can be used without a restart.
-
-    1. A decision keeps its engine: a tool approved since is neither shown nor callable until the run is routed again. A
-       tool that was withdrawn, or approved in another form, is refused at once, also under earlier decisions.
-    2. A run moves to the newest engine when it is routed and nothing of it is under way; else at a later step.
-    3. An edited config makes another engine with its own ports and sessions. The older engine stays until its last run
-       has moved or was closed.
-    4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Unreadable files change nothing
-       and are reported.
-
-    `renew=None`: the pins never change. Safe for many threads and tasks.
-    """
-
-    def __init__(self, engine: Engine, renew: Renew | None = None) -> None:
-        self._engines: tuple[Engine, ...] = (engine,)
-        self._first: dict[Engine, Engine] = {engine: engine}
-        """For each engine, the first engine over the same ports; it closes them."""
-        self._secrets: dict[str, str] = {}
-        self._clock = engine.ports.clock
-        self._renew = renew
-        self._next_look_ns = 0
-        self._lock = threading.Lock()
-        self._watchers: tuple[Callable[[str], None], ...] = ()
-        engine.watch(self._notify_watchers)
-
-    @property
-    def newest(self) -> Engine:
-        return self._engines[0]
-
-    @property
-    def first(self) -> Engine:
-        """The first engine of the config in force."""
-        return self._first[self._engines[0]]
-
-    def of(self, run_id: str) -> Engine:
-        """Return the engine of an open run; the newest where the run is not open."""
-        self._look_at_pins()
-        if len(self._engines) > 1:
-            for engine in self._engines[1:]:
-                if engine.runs.uses(run_id):
-                    return engine
-        return self._engines[0]
-
-    def for_step(self, run_id: str) -> Engine:
-        """Return the engine for the run's next step; a run with nothing under way moves to the newest."""
-        engine = self.of(run_id)
-        newest = self._engines[0]
-        return newest if engine is newest or engine.runs.close_idle(run_id) else engine
-
-    def _look_at_pins(self) -> None:
-        now = self._clock.monotonic_ns()
-        if self._renew is None or now < self._next_look_ns:
-            return
-        with self._lock:
-            if now < self._next_look_ns:
-                return
-            self._next_look_ns = now + int(LOOK_S * 1e9)
-            try:
-                renewed = self._renew()
-            except CorruptPins as trouble:
-                self.newest.ports.diagnostics.event("error", "pins.unread", error=trouble)
-                return
-            if renewed is not None:
-                self._adopt(*renewed)
-
-    def _adopt(self, engine: Engine, pins: Mapping[str, Pins]) -> None:
-        for older in self._engines:
-            older.narrow(pins)
-        engine.watch(self._notify_watchers)
-        self._first[engine] = self._first[self.newest]
-        kept = (older for older in self._engines if older.runs.any_used)
-        self._engines = (engine, *kept)
-        engine.ports.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
-
-    def supersede(self, newer: EngineVersions) -> None:
-        """Let the engine of a router over an edited config decide later steps."""
-        engine = newer.newest
-        for name, value in self._secrets.items():
-            engine.ports.redactor.keep(name, value)
-        with self._lock:
-            engine.watch(self._notify_watchers)
-            self._first[engine] = engine
-            self._renew = newer._renew
-            self._engines = (engine, *(older for older in self._engines if older.runs.any_used))
-
-    def keep_secret(self, name: str, value: str) -> None:
-        """See `EndpointAccess.keep_secret`."""
-        self._secrets[name] = value
-        self.newest.ports.redactor.keep(name, value)
-
-    async def retire(self) -> list[Engine]:
-        """Close the engines of former configs that have no run left. Return the first engine of each config."""
-        with self._lock:
-            newest = self._first[self._engines[0]]
-            self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.runs.any_used))
-            used = {newest, *(self._first[engine] for engine in self._engines)}
-            unused = [first for first in dict.fromkeys(self._first.values()) if first not in used]
-            self._first = {engine: first for engine, first in self._first.items() if first in used}
-        for first in unused:
-            await first.close()
-        return unused
-
-    def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
-        """See `Router.watch`."""
-        self._watchers = (*self._watchers, watcher)
-
-        def end() -> None:
-            self._watchers = tuple(other for other in self._watchers if other is not watcher)
-
-        return end
-
-    def _notify_watchers(self, run_id: str) -> None:
-        for watcher in self._watchers:
-            watcher(run_id)
-
-    async def close(self) -> None:
-        """Close every run of every engine, and the sessions they share."""
-        firsts = list(dict.fromkeys(self._first.values()))
-        try:
-            for older in self._first:
-                if older not in firsts:
-                    older.runs.close_all()
-        finally:
-            for first in firsts:
-                await first.close()

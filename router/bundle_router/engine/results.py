@@ -19,6 +19,7 @@ from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
 from bundle_router.core.tools.meta_tools.definitions import READERS
+from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
 from bundle_router.core.tools.transport.tool_servers import Scope
@@ -119,8 +120,8 @@ class CallRequest:
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
     """A call that passed exposure, policy and validation, and whose `call.started` is on disk; before that it has no
-    id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key. `idempotent`:
-    making it again does no harm. `ready_ms` is the time that making its server ready took before."""
+    id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key. `ready_ms` is
+    the time that making its server ready took before."""
 
     call_id: str
     tool: str
@@ -132,7 +133,6 @@ class AdmittedCall:
     started_ns: int
     joined: Joined = ()
     attempt: int = 1
-    idempotent: bool = False
     ready_ms: float = 0.0
 
 
@@ -196,7 +196,8 @@ def finish_call(
         return _finished_record(ports, run, ended, outcome, elapsed_ms, refused=refused)
 
     record = run.append_end(record_of, wait_s=wait_s)
-    return result_of(record, outcome, idempotent=call.idempotent)
+    idempotent = record.outcome in MAY_HAVE_HAPPENED and may_repeat(call.state.catalog, call.tool)
+    return result_of(record, outcome, idempotent=idempotent)
 
 
 def _finished_record(

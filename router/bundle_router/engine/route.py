@@ -28,7 +28,7 @@ from bundle_router.core.records.decision_record import DecisionRecord, decided_i
 from bundle_router.core.records.replayed import conclude
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, RunTable, recorded_decision
+from bundle_router.engine.open_runs import MOVED_AT_MOST, NOTHING_ACTIVE, OpenRun, RunTable, recorded_decision
 from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
@@ -124,7 +124,7 @@ def prepare(
         asked=requested,
         step=requested.model_copy(update=changes) if changes else requested,
         facts=facts,
-        inherited=sticky_set.inherit(limits.activation) if requested.inherit else Activation(),
+        inherited=sticky_set.inherit(limits.activation) if run.parent_id and requested.inherit else NOTHING_ACTIVE,
         derived=None if messages is None else sticky_set.from_messages(messages, catalog),
         root=runs.workspace,
         started_ns=started_ns,

@@ -30,13 +30,12 @@ from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
 from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.surface import RunState, exposed_now
+from bundle_router.engine.surface import RunState, exposed_now, resolve
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 
@@ -379,6 +378,7 @@ class ServerDiscovery:
     def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
         self._catalog = catalog
         self._servers = servers
+        self._remote = {name for name, server in catalog.servers.items() if server.traits.is_remote}
 
     def needs_discovery(self, state: RunState) -> bool:
         """Return whether `discover` would ask a server."""
@@ -449,7 +449,7 @@ class ServerDiscovery:
         missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
         found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
-        return {name for name in found if (one := self._catalog.servers[name]).enabled and one.traits.is_remote}
+        return {name for name in found & self._remote if self._catalog.servers[name].enabled}
 
     def _held_servers(self, state: RunState) -> set[str]:
         """Return the servers with tools of the decision."""
@@ -457,11 +457,11 @@ class ServerDiscovery:
 
     def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
         """Return the servers elsewhere of the tools that the name may mean, now and after a new list."""
-        surface, servers = state.surface, self._catalog.servers
+        surface = state.surface
         if (known := state.asked_of.get(name)) is not None:
             return known
-        exact = servers.get(surface.canonical.get(name, name).partition(".")[0])
-        if exact is not None and not exact.traits.is_remote:
+        exact = surface.canonical.get(name, name).partition(".")[0]
+        if exact in self._catalog.servers and exact not in self._remote:
             return set()
         hopeful = _hopeful_facts(upstreams, state)
         resolved = (
@@ -471,8 +471,7 @@ class ServerDiscovery:
                 *([exposed_now(state, hopeful, surface.catalog)] if hopeful is not state.facts else ()),
             )
         )
-        found = {one.name.partition(".")[0] for one in resolved if one.known}
-        remote = {server for server in found if servers[server].traits.is_remote}
+        remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
         if name in surface.canonical or name in surface.exposed:
             state.asked_of[name] = remote
         return remote

@@ -26,8 +26,9 @@ from bundle_router.core.models.patterns import matches
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
-from bundle_router.engine.engine import Engine, EngineVersions
+from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore

@@ -13,9 +13,9 @@ from bundle_router.core.models import Answer, Decision, Facts, RecentStep, Reply
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.exposure.placing import may_be_offered
 from bundle_router.core.tools.transport.pass_through import Client, ServerReply
-from bundle_router.engine.engine import EngineVersions
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
-from bundle_router.engine.engine import Engine, EngineVersions
+from bundle_router.engine.engine import Engine
 from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
+from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers

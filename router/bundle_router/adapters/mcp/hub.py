@@ -139,6 +139,7 @@ class Hub:
         diagnostics: Diagnostics,
         authorization: Authorization,
         check: Callable[[str, Mapping[str, Any], Any], Awaitable[Sequence[str]]],
+        note_change: Callable[[], None],
     ) -> None:
         self._servers = servers
         self._setting = setting
@@ -146,13 +147,14 @@ class Hub:
         self._diagnostics = diagnostics
         self._authorization = authorization
         self._check = check
+        self._note_change = note_change
         self._pools: dict[str, TcpPool] = {}
         self._started: set[str] = set()
         self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
         self.pool = SessionPool(self._connection, bounds, clock)
-        self.lists = Lists(self._read, clock, diagnostics, _admit_listing)
+        self.lists = Lists(self._read, clock, diagnostics, _admit_listing, note_change)
         self.following = ResourceSubscriptions(self.pool, bounds)
         self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
@@ -236,7 +238,8 @@ class Hub:
         finally:
             was = self.guards.breaker(server.name).open_until_ns
             opened = self.guards.settle(server.name, ticket, end, retry_after_s)
-            self.lists.changes += was != self.guards.breaker(server.name).open_until_ns
+            if was != self.guards.breaker(server.name).open_until_ns:
+                self._note_change()
             if opened:
                 error = self.errors.get(server.name, "")
                 self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)

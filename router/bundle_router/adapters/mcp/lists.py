@@ -83,7 +83,7 @@ class CachedList:
 
 class Lists:
     """The tool lists of all servers. `read` returns a server's listing and `ttlMs`; `admit` admits its tools in a
-    thread. All on one loop, except `fresh` and `known`. `changes` grows whenever `known` may change."""
+    thread. All on one loop, except `fresh` and `known`. `note_change` is called whenever `known` may have changed."""
 
     def __init__(
         self,
@@ -91,8 +91,9 @@ class Lists:
         clock: Clock,
         diagnostics: Diagnostics,
         admit: Callable[[Server, Listing], Admitted],
+        note_change: Callable[[], None],
     ) -> None:
-        self.changes = 0
+        self._note_change = note_change
         self._admit = admit
         self._read = read
         self._clock = clock
@@ -142,7 +143,7 @@ class Lists:
             entry.freshness = entry.freshness.failed(self._clock.monotonic_ns())
             if entry.listing is not None:
                 entry.listing = replace(entry.listing, stale=True, error=str(error))
-            self.changes += 1
+            self._note_change()
             raise
         finally:
             entry.reading = None
@@ -152,7 +153,7 @@ class Lists:
         entry.outputs = {name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)}
         entry.heard = changes
         entry.listing = replace(listing, listed_ns=now)
-        self.changes += 1
+        self._note_change()
         entry.freshness = entry.freshness.after_listing(
             now, lifetime_s(server.transport, server.ttl_s, ttl_ms), changes
         )
@@ -177,7 +178,7 @@ class Lists:
         for (name, owner), entry in self._entries.items():
             if name == server.name and principal in (None, owner):
                 entry.freshness = entry.freshness.after_change(self._clock.monotonic_ns())
-                self.changes += 1
+                self._note_change()
 
     async def close(self) -> None:
         """Cancel the reads in progress."""

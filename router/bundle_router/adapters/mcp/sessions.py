@@ -68,6 +68,7 @@ class McpSessions:
         self._authorization = authorization
         self._checker = SchemaChecker()
         self._hub: Hub | None = None
+        self.changes = 0
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
         self._log_listener = LogListener(
@@ -145,10 +146,6 @@ class McpSessions:
         except CircuitOpen as circuit:
             message = f"server {server!r} kept failing and is left alone for {circuit.again_in_s:.0f} s"
             raise ToolFailure(message, code="circuit_open") from circuit
-
-    @property
-    def changes(self) -> int:
-        return self._hub.lists.changes if self._hub is not None else 0
 
     def fresh(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
         return self._hub.lists.fresh(server, scope.principal) if self._hub is not None else None
@@ -245,9 +242,13 @@ class McpSessions:
                     diagnostics=self._diagnostics,
                     authorization=self._authorization,
                     check=self._checker.problems,
+                    note_change=self._note_change,
                 )
                 self._hub = hub
             return self._hub
+
+    def _note_change(self) -> None:
+        self.changes += 1
 
     def _report_leftovers(self) -> None:
         if self._setting.development:

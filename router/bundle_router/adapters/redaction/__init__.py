@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
-from bundle_router.adapters.redaction.encodings import label_of
+from bundle_router.adapters.redaction.encodings import label_of, unescape_quickly
 from bundle_router.adapters.redaction.field_names import is_header_name, is_secret_name
 
 __all__ = ["SecretRedactor"]
@@ -71,7 +71,7 @@ class SecretRedactor:
     def redact(self, text: str) -> str:
         """Return the text without its secrets; the same object if it has none."""
         data = text.encode("utf-8", "surrogatepass")
-        if not self._rules.suspicious(data):
+        if not _is_suspicious(self._rules, data):
             return text
         redacted = self._redact_until_clean(data)
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
@@ -91,7 +91,7 @@ class SecretRedactor:
         clean = self._clean  # read before the rules: texts that old rules let pass go into the old, unused cache
         unknown = [text for text in texts if text not in clean]
         # Joined by two newlines, which end anything that a text began and don't look like folded base64.
-        if unknown and self._rules.suspicious("\n\n".join(unknown).encode("utf-8", "surrogatepass")):
+        if unknown and _is_suspicious(self._rules, "\n\n".join(unknown).encode("utf-8", "surrogatepass")):
             return False
         if len(clean) >= MAX_CLEAN:
             clean.clear()
@@ -131,6 +131,11 @@ class SecretRedactor:
     def _is_placeholder(self, text: str) -> bool:
         match = _PLACEHOLDER.fullmatch(text.encode("utf-8", "surrogatepass"))
         return match is not None and match[1] in self._labels
+
+
+def _is_suspicious(rules: RuleBook, data: bytes) -> bool:
+    """Return whether any probe matches the text, or its unescaped form. False: there is nothing to redact."""
+    return bool(rules.matching(data) or (b"\\" in data and rules.matching(unescape_quickly(data))))
 
 
 def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:

@@ -215,8 +215,9 @@ class RuleBook:
         self._finders = finders
         self._keywords = shared.keywords
         self._form, self._folded, self._base64 = range(len(probes), len(probes) + 3)
-        self._set = PatternSet([*probes, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT])
-        if not self._set.matching(PROOF):
+        self.matching = PatternSet([*probes, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT]).matching
+        """Returns the numbers of the probes that match a text, if any does."""
+        if not self.matching(PROOF):
             raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
         self.labels = shared.labels | values.labels
 
@@ -226,18 +227,12 @@ class RuleBook:
         """Return the rules without known values, one book for the whole process."""
         return RuleBook({})
 
-    def suspicious(self, data: bytes) -> bool:
-        """Return whether any probe matches the text, or its unescaped form. False: there is nothing to redact."""
-        if self._set.matching(data) is not None:
-            return True
-        return b"\\" in data and self._set.matching(encodings.unescape_quickly(data)) is not None
-
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""
         return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
 
     def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[SecretHit]:
-        candidates = self._set.matching(data) or ()
+        candidates = self.matching(data) or ()
         text = ProbedText(data, self._keywords)
         for probe in candidates:
             for finder in self._finders.get(probe, ()):

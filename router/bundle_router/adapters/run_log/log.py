@@ -149,6 +149,7 @@ class DiskRunLog:
         self._chain = RunChain(setting.storage, self._folder, tuple(self._segments.values()))
         self._read_once = False
         self._writing = False
+        self._opening_digest = ""
         self._uncommitted = False
         self._has_end = False
         self._artifacts: ArtifactStore | None = None
@@ -277,7 +278,7 @@ class DiskRunLog:
         if self._setting.durable:
             self._commits.sync_others(segment)
         if self.next_seq == 0:
-            text = with_opening(text, self._header.opening_digest)  # so the chain covers it
+            text = with_opening(text, self._opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
         return Appended(news, self._chain.append(segment, fd, text), self.head)
 
@@ -339,6 +340,7 @@ class DiskRunLog:
                 raise
         segment.fd, segment.identity = fd, identity(found)
         self._writing = True
+        self._opening_digest = self._header.opening_digest
         self._uncommitted = self._setting.durable and not self._header.closed
         if not self._uncommitted:
             self._commits.reached = self.next_seq

@@ -133,7 +133,7 @@ class DecisionLine:
         """Return the parts of a record that exists as a value, without a line to parse."""
         decision, step = record.decision, record.step
         address = (record.branch, step.workflow, step.role, step.step, record.key)
-        recent = RecentStep(step.role, step.step, step.goal, tuple(decision.bundle_ids))
+        recent = RecentStep(step.role, step.step, step.goal, tuple([row.id for row in decision.bundles]))
         return cls(decision.seq, decision.decision_id, step.principal, address, recent)
 
     @classmethod
