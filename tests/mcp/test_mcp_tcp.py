@@ -127,3 +127,31 @@ def test_no_more_than_a_piece_is_read_from_a_connection_at_a_time() -> None:
     assert sum(pieces) == 4_000_000
     assert max(pieces) <= PIECE_BYTES
     assert len(Channel().get_buffer(256 * 1024)) == PIECE_BYTES
+
+
+def test_an_unused_connection_is_closed_without_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle_router.adapters.mcp.channels.KEEP_S", 0.0)
+
+    class Whole:
+        done = False
+        end: Callable[[ServerFault], None]
+
+        def head(self, status: int, headers: Headers) -> None: ...
+
+        def body(self, piece: bytes) -> None: ...
+
+    async def main() -> bytes:
+        rest: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK)
+            rest.set_result(await reader.read())
+            writer.close()
+
+        async with asyncio.timeout(300), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            pool = ChannelPool("127.0.0.1", server.sockets[0].getsockname()[1], None, 1)
+            await pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Whole())
+            return await rest
+
+    assert asyncio.run(main()) == b""

@@ -176,6 +176,7 @@ class ChannelPool:
         self._keep = keep
         self._closed = False
         self._idle: list[Channel] = []
+        self._sweep: asyncio.TimerHandle | None = None
 
     async def exchange(self, request: bytes, response: Response) -> None:
         """Send a request over an idle channel or a new one. Raises ServerFault."""
@@ -187,8 +188,16 @@ class ChannelPool:
             if channel.reusable and channel.is_open and len(self._idle) < self._keep:
                 channel.used_at = loop.time()
                 self._idle.append(channel)
+                if self._sweep is None:
+                    self._close_unused(loop)
             else:
                 channel.close()
+
+    def _close_unused(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the channels that nobody has used for `KEEP_S`, now and whenever there is one."""
+        while (idle := self._idle) and loop.time() - idle[0].used_at >= KEEP_S:
+            idle.pop(0).close()
+        self._sweep = loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop) if idle else None
 
     def _take_kept_channel(self, now: float) -> Channel | None:
         """Return the most recently used idle channel if it is still usable, else None. Closes those that are not."""
@@ -216,6 +225,8 @@ class ChannelPool:
         return channel
 
     def close(self) -> None:
-        self._closed = True
+        self._closed, self._keep = True, 0
+        if self._sweep is not None:
+            self._sweep.cancel()
         while self._idle:
             self._idle.pop().close()
