@@ -407,7 +407,7 @@ def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(mon
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b""}
 
-        asked = (requests.carry_out(app, {"method": "POST"}, receive, app) for _ in range(size))
+        asked = (requests.carry_out(app, {"method": "POST", "headers": ()}, receive, app) for _ in range(size))
         await asyncio.gather(*map(asyncio.create_task, asked))
 
     async def work() -> None:

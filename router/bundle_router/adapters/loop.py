@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from types import coroutine
@@ -274,7 +274,7 @@ class SessionsLoop:
     def is_started(self) -> bool:
         return self._here is not None or self._thread.is_started
 
-    async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Run the coroutine that `make` returns on the sessions' loop, and await it here. Cancelling does not wait.
 
         Raises ToolFailure `unavailable` if the system has no thread or descriptor left; a later call may succeed.
@@ -283,8 +283,8 @@ class SessionsLoop:
         if self._here is None and running in _SHARED and not self._thread.is_started:
             self._here = running
         if self._here is running:
-            return await _in_context(make(), context)
-        return await self._over_there(make, context, running)
+            return _in_context(context.run(make), context)
+        return self._over_there(make, context, running)
 
     async def _over_there(
         self, make: Callable[[], Coroutine[Any, Any, T]], context: Context, here: asyncio.AbstractEventLoop
@@ -294,10 +294,13 @@ class SessionsLoop:
         answer: asyncio.Future[T] = here.create_future()
         work: asyncio.Task[T] | None = None
 
+        async def made() -> T:
+            return await make()
+
         def begin() -> None:
             nonlocal work
             if not answer.cancelled():
-                work = asyncio.get_running_loop().create_task(make(), context=context)
+                work = asyncio.get_running_loop().create_task(made(), context=context)
                 self._pending.add(work)
                 work.add_done_callback(ended)
 

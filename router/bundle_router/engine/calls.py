@@ -353,7 +353,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
 
 
-async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
+def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
     """Return the shaped result of the call, or the kept result of the same call where the operator permits reuse."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
     entry, max_chars = catalog.servers[call.tool.partition(".")[0]], catalog.settings.limits.max_result_chars
@@ -365,10 +365,10 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
 
     if results is None:
-        return await work()
+        return work()
     if call.scope.client is not None or call.request.whole:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
-        return await results.call_fresh(catalog, call.tool, work)
+        return results.call_fresh(catalog, call.tool, work)
     arguments = call.request.arguments
     reusable = ReusableCall(
         tool=call.tool,
@@ -377,7 +377,7 @@ async def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         run_id=at.run.id,
         where=(state.root, call.folder) if not entry.traits.is_remote else (),
     )
-    return await results.get_or_call(catalog, reusable, call.call_id, work)
+    return results.get_or_call(catalog, reusable, call.call_id, work)
 
 
 async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -313,7 +313,9 @@ class Engine:
         if self._has_budget(run, state, request):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
-    async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
+    def _call_once(
+        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
+    ) -> Awaitable[Result]:
         async def make() -> Result | KeyTaken:
             made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
@@ -321,7 +323,7 @@ class Engine:
             await at.wait_until_durable()
             return made
 
-        return await call_once(at, request, partial(may_repeat, state.catalog), make)
+        return call_once(at, request, partial(may_repeat, state.catalog), make)
 
     def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""

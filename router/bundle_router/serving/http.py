@@ -1,7 +1,7 @@
 """The service as one ASGI application: middleware that checks and bounds each request, then the mount for its path.
 
     RequestGate       Host, Origin, token, path as it was sent (`gate`)
-      LimitedRequests number, size and time of requests; shutdown (`requests`)
+      Requests        number, size and time of requests; shutdown (`requests`)
         /mcp          runs as MCP servers (`mcp`)
         /             other mounts, in the order given
 
@@ -12,12 +12,13 @@ and bounded. This module knows neither the MCP SDK nor the HTTP server.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.serving.gate import PROGRAMS, UNAUTHORIZED, Admission, is_misplaced, judge
 from bundle_router.serving.refusals import Asgi, Message, Receive, Refusal, RefusalApp, Send, refuse
-from bundle_router.serving.requests import LimitedRequests, Requests
+from bundle_router.serving.requests import Requests
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -93,12 +94,11 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         for method in route.methods or ()
     }
 
-    async def dispatched(scope: Message, receive: Receive, send: Send) -> None:
+    def dispatched(scope: Message, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
         if path == first.path or path.startswith(f"{first.path}/"):
-            await first.app(scope, receive, send)
-            return
+            return first.app(scope, receive, send)
         other = programs if scope["raw_path"].startswith(PROGRAMS) else whole
-        await direct.get((scope["method"], path), other)(scope, receive, send)
+        return direct.get((scope["method"], path), other)(scope, receive, send)
 
-    return RequestGate(LimitedRequests(dispatched, requests), admission)
+    return RequestGate(partial(requests.carry_out, dispatched), admission)

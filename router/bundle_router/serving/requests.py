@@ -69,7 +69,10 @@ class Requests:
         return self.too_large if is_too_long(headers, self._bounds.max_body_bytes) else None
 
     async def carry_out(self, app: Asgi, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a request, which counts as in progress meanwhile."""
+        """Answer a request within the bounds; it counts as in progress meanwhile."""
+        if (refusal := self.refusal(scope["headers"])) is not None:
+            await refuse(refusal, scope, send)
+            return
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - ASGI servers run applications in tasks
         self._tasks[task] = scope["method"]
@@ -148,21 +151,6 @@ def give_memory_back() -> None:
     """Return free memory to the system: glibc keeps pages that many requests needed."""
     with contextlib.suppress(AttributeError, OSError):  # another C library, without this function
         ctypes.CDLL(None).malloc_trim(0)
-
-
-class LimitedRequests:
-    """Middleware that applies the bounds to requests."""
-
-    def __init__(self, app: Asgi, requests: Requests) -> None:
-        self._app = app
-        self._requests = requests
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        refusal = self._requests.refusal(scope["headers"])
-        if refusal is not None:
-            await refuse(refusal, scope, send)
-            return
-        await self._requests.carry_out(self._app, scope, receive, send)
 
 
 def with_first(message: Message, receive: Receive) -> Receive:

@@ -60,7 +60,7 @@ _INLINE_CHARS = 32_768
 """Maximum characters of a result that is parsed on the sessions' loop; larger ones are parsed in a thread."""
 
 
-Waiter = asyncio.Future[None]
+Waiter = asyncio.Future[bool]
 
 
 class Guards:
@@ -79,24 +79,24 @@ class Guards:
         verdict = self._gate.enter(server, waiter)
         if verdict == "busy":
             raise Busy
-        if verdict == "wait":
-            await self._wait_turn(server, waiter, deadline - loop.time())
-
-    async def _wait_turn(self, server: str, waiter: Waiter, timeout_s: float) -> None:
+        if verdict == "run":
+            return
+        is_turn, left = False, max(deadline - loop.time(), 0.0)
+        timer = loop.call_later(left, lambda: None if waiter.done() else waiter.set_result(False))
         try:
-            done, _ = await asyncio.wait((waiter,), timeout=max(timeout_s, 0.0))
-        except asyncio.CancelledError:
-            if not self._gate.cancel(server, waiter):
-                self.leave(server)
-            raise
-        if not done:
-            self._gate.cancel(server, waiter)
+            is_turn = await waiter
+        finally:
+            timer.cancel()
+            if not is_turn and not self._gate.cancel(server, waiter):
+                self.leave(server)  # it was this call's turn by now
+        if not is_turn:
             raise Busy
 
     def leave(self, server: str) -> None:
         """Give the place to the next waiting call."""
         for waiter in self._gate.leave(server):
-            waiter.set_result(None)
+            if not waiter.done():  # else it has just given up, and passes the place on
+                waiter.set_result(True)
 
     # --- the breakers ------------------------------------------------------------------------------------------------
 

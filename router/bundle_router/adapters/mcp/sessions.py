@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,7 +22,7 @@ from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
 from bundle_router.adapters.mcp.processes import leftovers
-from bundle_router.adapters.mcp.quiet import LogListener
+from bundle_router.adapters.mcp.quiet import LogListener, trace_only
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.tool_servers import (
     EVERYONE,
@@ -221,11 +221,8 @@ class McpSessions:
             raise RequestError(f"there is no server {server!r}", advice="see config/servers.toml")
         return entry
 
-    async def _on_hub(self, ask: Callable[[Hub], Coroutine[Any, Any, T]]) -> T:
-        async def work() -> T:
-            return await ask(self._make_hub())
-
-        return await self._thread.run(work)
+    def _on_hub(self, ask: Callable[[Hub], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+        return self._thread.run(lambda: ask(self._make_hub()))
 
     def _make_hub(self) -> Hub:
         """Create the hub on its loop, on first use. Importing the SDK takes a second."""
@@ -258,8 +255,6 @@ class McpSessions:
                 )
 
     def _context(self) -> Context:
-        from bundle_router.adapters.mcp.quiet import trace_only
-
         context = Context()
         context.run(self._log_listener.listen)
         return trace_only(context)

@@ -53,6 +53,9 @@ def text_of(value: Any) -> str:
 
 def encode_object(value: Mapping[str, Any]) -> str:
     """Return what `encode` does for an object; the text of encoded values in it is used unchanged."""
+    kinds = set(map(type, value.values()))
+    if EncodedObject not in kinds and EncodedRows not in kinds:
+        return encode(value)
     parts: list[str] = []
     others: dict[str, Any] = {}
     for name in sorted(value):

@@ -29,8 +29,8 @@ from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
 
 PING_S: Final = 15.0
-WATCH_S: Final = 0.05
-"""Seconds after which the client's disconnection is watched for: most answers are faster."""
+WATCH_S: Final = 0.25
+"""Seconds after which the client's disconnection is watched for: most answers are faster, and a watch is a task."""
 MAX_KNOWN: Final = 16
 """Number of clients whose validated envelope is cached."""
 MAX_ENVELOPE: Final = 4_096
@@ -255,10 +255,11 @@ async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], objec
 def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]:
     """Return version, method and name in the headers; empty if the headers are not in the plain form."""
     nothing = ("", "", None)
-    of_mcp = {name: value for name, value in headers if name.startswith(b"mcp-")}
+    pairs = [pair for pair in headers if pair[0][:4] == b"mcp-"]
     accepted = [value for name, value in headers if name == b"accept"]
+    of_mcp = dict(pairs)
     method = of_mcp.get(b"mcp-method", b"")
-    if len(accepted) != 1 or _NAMES.get(method) != sum(name.startswith(b"mcp-") for name, _ in headers):
+    if len(accepted) != 1 or _NAMES.get(method) != len(pairs):
         return nothing
     if not {kind.strip() for kind in accepted[0].decode("latin-1").split(",")} >= _ACCEPTED:
         return nothing

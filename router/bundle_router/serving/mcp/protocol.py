@@ -53,7 +53,6 @@ from bundle_router.serving.mcp.passage import (
     narrow_capabilities,
 )
 from bundle_router.serving.refusals import Refusal, refuse
-from bundle_router.serving.requests import with_first
 
 MAX_SESSIONS: Final = 64
 """Maximum open sessions of the handshake era, and listeners of the modern one, per run."""
@@ -176,24 +175,21 @@ class RunServer:
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one HTTP request (ASGI)."""
         self._run.listen_to_log()
+        named = None
         if scope["method"] == "POST":
-            message = await receive()  # the whole body: it was read and bounded before
-            plain = self._direct.read(scope["headers"], message.get("body", b""))
+            plain = self._direct.read(scope["headers"], scope["body"])  # whole: it was read and bounded before
             if plain is not None:
                 await self._direct.answer(plain, receive, send)
                 return
-            receive = with_first(message, receive)
-            named = _session_request(scope["headers"], message.get("body", b""))
+            named = _session_request(scope["headers"], scope["body"])
             if named in self._under_way:
                 await refuse(_SAME_ID, scope, send, close=False)
                 return
-            self._under_way |= {named} - {None}
-            try:
-                await self._manager.handle_request(scope, receive, send)
-            finally:
-                self._under_way.discard(named)
-            return
-        await self._manager.handle_request(scope, receive, send)
+        self._under_way |= {named} - {None}
+        try:
+            await self._manager.handle_request(scope, receive, send)
+        finally:
+            self._under_way.discard(named)
 
     @property
     def has_sessions(self) -> bool:
@@ -250,8 +246,8 @@ class RunServer:
     def _passes_results(self) -> bool:
         return "results" in self._run.features
 
-    async def _make_call(self, name: str, arguments: Json, client: Client | None) -> Result:
-        return await self._answer_or_raise(self._run.call(name, arguments, client=client))
+    def _make_call(self, name: str, arguments: Json, client: Client | None) -> Awaitable[Result]:
+        return self._answer_or_raise(self._run.call(name, arguments, client=client))
 
     async def _answer_or_raise(self, work: Awaitable[T]) -> T:
         """Return the result of the work; turn its errors into JSON-RPC errors with a sentence."""

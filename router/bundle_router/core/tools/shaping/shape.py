@@ -319,9 +319,9 @@ def _budget_left(value: Any, left: int) -> int:
         left -= _EACH
         if isinstance(value, str):
             left -= len(value)
-        elif isinstance(value, dict | Mapping):  # the check for dict is fast
+        elif isinstance(value, (list, tuple)):
+            todo += value
+        elif isinstance(value, (dict, Mapping)):  # the check for dict is fast
             left -= sum(map(len, value)) if len(value) <= left else left + 1
             todo += value.values()
-        elif isinstance(value, list | tuple):
-            todo += value
     return left
