@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
-from bundle_router.core.models import StepPolicy, Text
+from bundle_router.core.models import Decision, StepPolicy, Text
 from bundle_router.core.records.chain import check
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.engine.calls import UNKNOWN_TEXT
-from bundle_router.errors import KeyConflict, RequestError, StorageError, WrongContext
+from bundle_router.engine.open_runs import MOVED_AT_MOST
+from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
 
 Made = Callable[[Mapping[str, Any]], Any]
@@ -379,7 +381,7 @@ def enter(router: Router, name: str) -> Any:
 
 
 def carry_out(made: Any, drive: Callable[[Coroutine[Any, Any, Any]], object]) -> None:
-    if isinstance(made, AbstractAsyncContextManager):
+    if isinstance(made, contextlib.AbstractAsyncContextManager):
         drive(made.__aenter__())
     elif inspect.iscoroutine(made):
         drive(made)
@@ -423,18 +425,41 @@ def test_a_coroutine_on_another_event_loop_gets_a_sentence(name: str) -> None:
 def test_the_chain_of_a_run_that_many_workers_wrote_is_whole() -> None:
     runs = MemoryRuns()
     workers = [worker(runs) for _ in range(4)]
-    threads = [
-        threading.Thread(target=lambda router=router: [router.route_sync(step()) for _ in range(25)])
-        for router in workers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+
+    def route_25_steps(router: FakeRouter) -> None:
+        routed = 0
+        while routed < 25:
+            with contextlib.suppress(RunBusy):  # who has lost a race has more to do until the next, and may lose 50
+                router.route_sync(step())
+                routed += 1
+
+    with ThreadPoolExecutor(4) as threads:
+        for routed in [threads.submit(route_25_steps, router) for router in workers]:
+            routed.result(300)
     checked = check(runs.runs["r"].files(), "r", None)
     assert (checked.count, checked.broken) == (100, None)
     for router in workers:
         router.close_sync()
+
+
+@pytest.mark.parametrize("others", [MOVED_AT_MOST - 1, MOVED_AT_MOST])
+def test_a_step_is_decided_again_until_others_came_first_too_often_and_nothing_of_it_is_recorded(others: int) -> None:
+    runs, came = MemoryRuns(), list[Decision]()
+    with worker(runs) as one, worker(runs) as other:
+        one.route_sync(step())
+
+        def others_first(operation: str, run_id: str) -> None:
+            if operation == "append" and len(came) < others:
+                came.append(other.route_sync(step()))
+
+        one.fakes.store.before = others_first
+        if others == MOVED_AT_MOST:
+            with pytest.raises(RunBusy, match="nothing was recorded") as busy:
+                one.route_sync(step())
+            assert busy.value.advice == "try again; it is safe"
+            assert len(records(one, "route.decided")) == 1 + others
+        assert one.route_sync(step()).seq == 1 + others
+        assert check(runs.runs["r"].files(), "r", None).broken is None
 
 
 # --- others come first ---------------------------------------------------------------------------------------------
