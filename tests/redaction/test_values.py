@@ -273,6 +273,20 @@ def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(mo
     assert redactor.redact(once) == once == "<[redacted:token:first]>"
 
 
+def test_values_that_begin_alike_are_told_apart_and_their_beginning_alone_is_no_secret() -> None:
+    redactor, beginning = (
+        SecretRedactor({"KEY": "a-configured-value"}),
+        "the-beginning-of-all-these-values-of-one-issuer-",
+    )
+    for number in range(3):
+        redactor.keep(f"n{number}", f"{beginning}{number}")
+    assert redactor.redact(f"{beginning}1, {beginning}2") == "[redacted:token:n1], [redacted:token:n2]"
+    for harmless in (beginning, f"{beginning}x"):
+        assert redactor.redact(harmless) is harmless
+    escaped = f"{beginning}0".replace("-", r"\u002d")
+    assert redactor.redact(f"a-configured-value {escaped}") == "[redacted:env:KEY] [redacted:token:n0]"
+
+
 def test_of_a_very_long_value_the_head_is_looked_for() -> None:
     redactor = SecretRedactor()
     value = "".join(f"{number:x}" for number in range(2_000))

@@ -47,7 +47,7 @@ class SecretRedactor:
             self._configured.setdefault(value, label_of("env", name))
         self._kept: dict[str, str] = {}
         self._keeping = threading.Lock()
-        self._rules = RuleBook(self._configured) if self._configured else RuleBook.without_values()
+        self._rules = self._first_rules = RuleBook.of(frozenset(self._configured.items()))
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, TOO_DEEP}}
         self._clean: dict[str, None] = {}
         """Short texts without a secret by these rules: names and ids recur in every record."""
@@ -55,15 +55,15 @@ class SecretRedactor:
     def keep(self, name: str, value: str) -> None:
         """Redact this value too from now on, as `[redacted:token:<name>]`.
 
-        For tokens that arise while the program runs. A new one takes some 20 ms. Of a very long value only the head is
-        searched for, because the rest alone is useless; beyond 64 values the oldest is forgotten.
+        For tokens that arise while the program runs. Of a very long value only the head is searched for, because the
+        rest alone is useless; beyond 64 values the oldest is forgotten.
         """
         head = value[:MAX_KEPT_CHARACTERS]
         with self._keeping:
             if head in self._configured or head in self._kept:
                 return
             kept = dict([*self._kept.items(), (head, label_of("token", name))][-MAX_KEPT:])
-            rules = RuleBook({**self._configured, **kept})
+            rules = self._first_rules.keeping(kept)
             self._labels = self._labels | {label.encode() for label in rules.labels}  # before the rules that use them
             self._rules, self._kept = rules, kept
             self._clean = {}

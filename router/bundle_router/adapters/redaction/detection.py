@@ -1,6 +1,7 @@
 """Finds secrets: gitleaks' rules, our own shapes, and the values of named environment variables.
 
-1. One pass of one automaton (every rule's *probe*) tells which rules could match. Nearly every text ends there.
+1. One pass of one automaton (every rule's *probe*) tells which rules could match. Nearly every text ends there. It
+   takes 10 ms to make, so values that are kept later have a probe of their own: the beginnings of their spellings.
 2. Only those rules run, if one of their keywords is in the text. Each is compiled on first use.
 3. A hit must then pass the rule's entropy, allowlists and check, so that harmless text is kept.
 4. The result is a span of bytes and a label; this module changes nothing.
@@ -8,10 +9,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import log2
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +27,8 @@ from bundle_router.dataclass import dataclass
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b"ghp_" + b"0aB1" * 9
 """A token that every automaton must find: RE2 reports no match when it runs out of memory."""
+KEPT: Final = -1
+"""The number of the probe of values that are kept later."""
 MAX_LAYERS: Final = 3
 """Maximum nested encodings in which a secret is searched for."""
 NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})[\s_.-]*"\s*(?::\s*["\[0-9-]|[,}}])"""
@@ -201,15 +205,19 @@ def _shared_rules() -> _SharedRules:
     return _SharedRules(tuple(probes), finders, keywords, labels)
 
 
+def _finder(values: encodings.Values) -> Finder:
+    return lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))
+
+
 class RuleBook:
-    """All rules behind one probe. Built once per set of known values (label by value); threads may share it."""
+    """All rules and known values (label by value) behind one probe. Threads may share it."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         shared = _shared_rules()
         probes, finders = list(shared.probes), dict(shared.finders)
         values = encodings.Values(known)
         if values.labels:  # known values rank before any rule
-            finders[len(probes)] = [lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))]
+            finders[len(probes)] = [_finder(values)]
             probes.append(values.regex)
         probes += (NAMED_STRUCTURE, encodings.ESCAPED)
         self._finders = finders
@@ -222,10 +230,20 @@ class RuleBook:
         self.labels = shared.labels | values.labels
 
     @staticmethod
-    @cache
-    def without_values() -> RuleBook:
-        """Return the rules without known values, one book for the whole process."""
-        return RuleBook({})
+    @lru_cache(8)
+    def of(known: frozenset[tuple[str, str]]) -> RuleBook:
+        """Return the book of these values with their labels, one for the whole process."""
+        return RuleBook(dict(known))
+
+    def keeping(self, kept: Mapping[str, str]) -> RuleBook:
+        """Return this book with more known values, over the same automaton."""
+        book, values = copy.copy(self), encodings.Values(kept)
+        if values.labels:
+            of_rules, begins = self.matching, PatternSet([values.beginnings]).matching
+            book.matching = lambda data: [*(of_rules(data) or ()), KEPT] if begins(data) else of_rules(data)
+            book._finders = {**self._finders, KEPT: [_finder(values)]}
+            book.labels = self.labels | values.labels
+        return book
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""

@@ -225,6 +225,10 @@ def label_of(kind: str, name: str) -> str:
     return f"{kind}:{_LABEL_UNSAFE.sub('_', name)[:100]}"
 
 
+PROBED: Final = 32
+"""Bytes of a kept value's spellings that its probe looks for."""
+
+
 class Values:
     """One alternation of every spelling of every value, the longest first. `labels_of`: label by value."""
 
@@ -236,7 +240,8 @@ class Values:
                     for spelling in _spellings(form):
                         self._labels.setdefault(spelling, label)
         spellings = sorted(self._labels, key=lambda spelling: (-len(spelling), spelling))
-        self.regex = "|".join(literal(spelling) for spelling in spellings)
+        self.regex = "|".join(map(literal, spellings))
+        self.beginnings = "|".join(sorted({literal(spelling[:PROBED]) for spelling in spellings}))
 
     @property
     def labels(self) -> frozenset[str]:
