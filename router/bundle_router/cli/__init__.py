@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
@@ -68,7 +69,7 @@ def _have_streams() -> None:
 
 
 class _Deferred(ModuleType):
-    """A module that is imported when something of it is first used."""
+    """A module that is imported, once, when something of it is first used (`LazyLoader` may run it in two threads)."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -110,12 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = next((word for word in words if word in VERBS), "")
     if argv is None:
         atexit.register(gc.freeze)  # so that the interpreter collects no garbage when it ends
-    # In a short process that starts no agent, garbage, plugins and asyncio took a third of a cold `route`.
+    # In a short process that starts no agent, garbage and asyncio took a fifth of a cold `route`.
     if argv is None and verb not in ("serve", "deferral"):
         gc.set_threshold(100_000, 50, 50)
-        no_plugins = sys.modules.setdefault("pydantic.plugin._loader", ModuleType("pydantic.plugin._loader"))
-        vars(no_plugins).setdefault("get_plugins", tuple)  # to look for some imports what reads packages' metadata
-        sys.modules.setdefault("asyncio", _Deferred("asyncio"))
+        deferred = sys.modules.setdefault("asyncio", _Deferred("asyncio"))
+        deferred.__spec__ = deferred.__spec__ or PathFinder.find_spec("asyncio")
     try:
         refuse_windows(sys.platform if verb else "")
         arguments = parser((verb,)).parse_args(words)
