@@ -44,7 +44,9 @@ class ConfigWatch:
         warmed = ""
         while True:
             try:
-                if warmed != (warmed := self._router.catalog.revision) and self._router.catalog.settings.model.names:
+                catalog = self._router.catalog
+                if catalog.settings.model.names and catalog.revision != warmed:
+                    warmed = catalog.revision
                     await self._router.warm_up()
                 await asyncio.sleep(LOOK_S)
                 await self.look_at_tokens()
