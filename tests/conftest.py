@@ -63,14 +63,21 @@ FIRST = (
 """Files that take half a minute or more, most of it waiting for programs: begun last, one would run beside nothing."""
 
 
-LITELLM = (
-    "tests/model/",
-    "tests/selecting/test_embedding_upstream.py",
-    "tests/mcp/test_mcp_attacks.py",
-    "tests/serving/test_service_probes.py",
-    "tests/cli/test_route_model.py",
-)
-"""Files whose tests load litellm, which takes seconds: one worker has them all."""
+TOGETHER = {
+    "litellm": (
+        "tests/model/",
+        "tests/selecting/test_embedding_upstream.py",
+        "tests/mcp/test_mcp_attacks.py",
+        "tests/serving/test_service_probes.py",
+        "tests/cli/test_route_model.py",
+    ),
+    "browser": (
+        "tests/pages/test_hostile_text.py",
+        "tests/pages/test_in_a_browser.py",
+        "tests/editing/test_config_pages.py",
+    ),
+}
+"""Files of which one worker has all, since loading litellm, or starting Chromium, takes seconds."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,7 +88,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # the same
         def _split_scope(self, nodeid: str) -> str:
-            return "litellm" if nodeid.startswith(LITELLM) else str(super()._split_scope(nodeid))
+            own = (name for name, files in TOGETHER.items() if nodeid.startswith(files))
+            return next(own, None) or str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
 
@@ -159,6 +167,18 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A `BrowserThread`. Files that use one are in one worker (`TOGETHER`), which starts one Chromium."""
+    from tests.pages.browsing import BrowserThread, missing
+
+    if why := missing():
+        pytest.skip(why)
+    found = BrowserThread()
+    yield found
+    found.close()
 
 
 class Leap:

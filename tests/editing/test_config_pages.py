@@ -26,7 +26,7 @@ from bundle_router.wiring.pin_approval import PinApproval
 from bundle_router.wiring.run_reader import open_reader
 
 from tests.command_line import ROOT
-from tests.pages.browsing import BrowserThread, browsed, missing
+from tests.pages.browsing import BrowserThread, browsed
 
 WIDER = ('allow = ["bundle:repo.readonly", "bundle:docs.fetch"]\neffects = ["read", "network"]\n\n# Only',
          'allow = ["bundle:repo.readonly", "bundle:docs.fetch", "bundle:workspace.exec"]\n\n# Only')  # fmt: skip
@@ -301,15 +301,6 @@ def test_drift_is_shown_field_by_field_and_approved_as_read(recorded: Path, tmp_
         assert "lists something else now than was shown" in stale.text
         assert site.post("/servers/mail/approve", fields_of(drift)).status_code == 303
         assert "nothing to approve" in site.post("/servers/mail/pins", token).text
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[BrowserThread]:
-    if why := missing():
-        pytest.skip(why)
-    found = BrowserThread()
-    yield found
-    found.close()
 
 
 @browsed

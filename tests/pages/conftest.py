@@ -1,4 +1,4 @@
-"""Sample runs, the reader over them, their pages, and a browser: each made once for the tests of this folder."""
+"""Sample runs, the reader over them, and their pages: each made once for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bundle_router.wiring.run_reader import RunReader, open_reader
 
-from tests.pages.browsing import BrowserThread, missing, served
+from tests.pages.browsing import served
 from tests.pages.sample_runs import team, write
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -23,15 +23,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(sample: Path) -> Iterator[RunReader]:
     found = open_reader(sample, config=CONFIG)
     found.refresh(now=True)
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[BrowserThread]:
-    if why := missing():
-        pytest.skip(why)
-    found = BrowserThread()
     yield found
     found.close()
 
