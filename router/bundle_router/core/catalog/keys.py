@@ -8,8 +8,8 @@ catalog itself never looks at them, so a catalog that an older version recorded 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import EllipsisType
-from typing import Annotated, Any, Final
+from dataclasses import MISSING
+from typing import Annotated, Any, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.config import JsonDict
@@ -18,30 +18,40 @@ from pydantic_core import PydanticCustomError
 from bundle_router.core.models import BUNDLE_ID, SERVER_NAME, Effect
 from bundle_router.dataclass import dataclass, field
 
+T = TypeVar("T")
+
 SAME: Final = object()
+REQUIRED: Final[Any] = MISSING
+"""The default of a field that has none."""
+KEY: Final = "key"
+"""Where a field's metadata has its `Key`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """What config files may say about one field.
 
-    `written`: its type in TOML, where that differs from the field's. `default`: the documented meaning of an absent
-    key: `SAME` as the field, `None` for one that follows from other keys, `...` for a required key. `table`: the inner
-    table that contains it (`requires_env` is `env` in the table `requires`). `bounds`: arguments of pydantic's Field.
+    `written`: its type in TOML, where that differs from the field's. `absent`: the documented meaning of an absent key:
+    `SAME` as the field's default, `None` for one that follows from other keys, `...` for a required key. `table`: the
+    inner table that contains it (`requires_env` is `env` in the table `requires`). `bounds`: arguments of pydantic's
+    Field.
     """
 
     description: str
     written: Any = None
-    default: object = SAME
+    absent: object = SAME
     table: str = ""
     bounds: Mapping[str, Any] = field(default_factory=dict)
 
 
 def key(
-    description: str, written: Any = None, *, default: object | EllipsisType = SAME, table: str = "", **bounds: Any
-) -> Key:
-    """Declare a config key: `ttl_s: Annotated[float, key("Seconds ...", ge=0)] = 60.0`."""
-    return Key(description, written, default, table, bounds)
+    default: T, description: str, written: Any = None, *, absent: object = SAME, table: str = "", **bounds: Any
+) -> T:
+    """Declare a config key: `ttl_s: float = key(60.0, "Seconds ...", ge=0)`. `default`: that of the field."""
+    declared = {KEY: Key(description, written, absent, table, bounds)}
+    if default == {}:
+        return cast("T", field(default_factory=dict, metadata=declared))
+    return field(default=default, metadata=declared)
 
 
 def needs_one_of(*keys: str) -> JsonDict:

@@ -6,11 +6,13 @@ more.
 
 import re
 from dataclasses import asdict
-from typing import Annotated, ClassVar, Final, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from bundle_router.core.catalog.keys import (
+    REQUIRED,
     BundleIds,
     EnvName,
     EnvNames,
@@ -38,25 +40,25 @@ MIN_LABELS: Final = 300
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
 _EnvReference = Annotated[str, Field(pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$", max_length=200)]
-_SIGNING_KEY: Final = key("What the heads are signed with, as '${ENV_NAME}'.", _EnvReference)
-_BASE_URL: Final = key("Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line)
-_KEY_ENV: Final = key("The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName)
-_MODE: Final = key(
-    "How the answer is held to its shape: by the provider (json_schema), as the arguments of a tool call (tools), or "
-    "by words alone (json, md_json) for models that know neither."
+_SIGNING_KEY: Final = partial(key, None, "What the heads are signed with, as '${ENV_NAME}'.", _EnvReference)
+_BASE_URL: Final = partial(
+    key, None, "Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line
 )
-_OUTPUT: Final = {"ge": 16, "le": 100_000}
-_TEMPERATURE: Final = {"ge": 0, "le": 2}
+_KEY_ENV: Final = partial(
+    key, None, "The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName
+)
+_OUTPUT: Final[dict[str, Any]] = {"ge": 16, "le": 100_000}
+_TEMPERATURE: Final[dict[str, Any]] = {"ge": 0, "le": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """What is tried when a route asks: the table `[fallback]`."""
 
-    order: Annotated[tuple[FallbackStage, ...], key("What is tried, in order, when a route asks.", _Stages)] = (
-        "search", "model", "shortlist", "default",
-    )  # fmt: skip
-    default: Annotated[tuple[str, ...], key("The safe set when nothing else answered. [] means none.", BundleIds)] = ()
+    order: tuple[FallbackStage, ...] = key(
+        ("search", "model", "shortlist", "default"), "What is tried, in order, when a route asks.", _Stages
+    )
+    default: tuple[str, ...] = key((), "The safe set when nothing else answered. [] means none.", BundleIds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,14 @@ class Calibration:
     """The probability that the best-ranked bundle is right, as a logistic function of the named features of a ranking's
     evidence, fitted on `labels` labelled steps. Every decision that rests on it has its `version`."""
 
-    version: Annotated[str, key("What records call it.", Word)]
-    labels: Annotated[
-        int, key(f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.", ge=MIN_LABELS)
-    ]
-    bias: Annotated[float, key("The log-odds where all features are 0.", Weight)]
-    weights: Annotated[
-        tuple[tuple[str, float], ...],
-        key("What each feature of a ranking adds to the log-odds.", dict[CalibrationFeature, Weight], default=...),
-    ] = ()
+    version: str = key(REQUIRED, "What records call it.", Word)
+    labels: int = key(
+        REQUIRED, f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.", ge=MIN_LABELS
+    )
+    bias: float = key(REQUIRED, "The log-odds where all features are 0.", Weight)
+    weights: tuple[tuple[str, float], ...] = key(
+        (), "What each feature of a ranking adds to the log-odds.", dict[CalibrationFeature, Weight], absent=...
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,13 @@ class EmbeddingSettings:
     name, reached at `base_url` with the key in `key_env` (None: as its provider does); or a `local` one, a folder or an
     installed package. `deadline_s`: what a step waits for its goal to be embedded."""
 
-    model: Annotated[
-        str | None, key("An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName)
-    ] = None
-    local: Annotated[
-        str | None,
-        key("A model on this machine: an absolute folder, or an installed package.", min_length=1, max_length=1_000),
-    ] = None
-    base_url: Annotated[str | None, _BASE_URL] = None
-    key_env: Annotated[str | None, _KEY_ENV] = None
-    deadline_s: Annotated[float, key("Seconds a step waits for its goal to be embedded.", gt=0, le=60)] = 1.0
+    model: str | None = key(None, "An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName)
+    local: str | None = key(
+        None, "A model on this machine: an absolute folder, or an installed package.", min_length=1, max_length=1_000
+    )
+    base_url: str | None = _BASE_URL()
+    key_env: str | None = _KEY_ENV()
+    deadline_s: float = key(1.0, "Seconds a step waits for its goal to be embedded.", gt=0, le=60)
 
     @property
     def env_names(self) -> frozenset[str]:
@@ -108,9 +106,9 @@ class OfferSettings:
     """How search may present a bundle, by the most that it can do: what is shown directly is harmless, or the right one
     with the probability that its effects ask for; a shortlist is never direct."""
 
-    read: Annotated[Offer, key("What only reads, here or over the network.")] = "direct"
-    write: Annotated[Offer, key("What writes.", _HiddenOffer)] = "deferred"
-    execute: Annotated[Offer, key("What executes, and effects that nobody declared.", _HiddenOffer)] = "deferred"
+    read: Offer = key("direct", "What only reads, here or over the network.")
+    write: Offer = key("deferred", "What writes.", _HiddenOffer)
+    execute: Offer = key("deferred", "What executes, and effects that nobody declared.", _HiddenOffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +117,23 @@ class SearchSettings:
 
     ADDED: ClassVar = ("max_shortlist", "offer")
 
-    floor: Annotated[float, key("Relevance under which nothing fits a step.", ge=0, le=1)] = 0.25
-    read_threshold: Annotated[
-        float, key("How likely a bundle that only reads has to be right to be shown unasked.", ge=0, le=1)
-    ] = 0.90
-    write_threshold: Annotated[
-        float, key("The same for a bundle that writes. What executes is never shown unasked.", ge=0, le=1)
-    ] = 0.97
-    max_union: Annotated[
-        int, key("Bundles that only read and may be shown together when search is unsure.", ge=0, le=20)
-    ] = 3
-    max_union_tokens: Annotated[int, key("Tokens that their tools' definitions may come to.", ge=0, le=1_000_000)] = (
-        4_000
+    floor: float = key(0.25, "Relevance under which nothing fits a step.", ge=0, le=1)
+    read_threshold: float = key(
+        0.90, "How likely a bundle that only reads has to be right to be shown unasked.", ge=0, le=1
     )
-    calibration: Annotated[
-        Calibration | None, key("Fitted on this deployment's runs. Without one, what ships with the package decides.")
-    ] = None
-    embeddings: Annotated[
-        EmbeddingSettings | None, key("Ranks by likeness of meaning too. Without it, by words alone.")
-    ] = None
-    max_shortlist: Annotated[int, key("Bundles that are offered behind search when nothing is sure.", ge=0, le=50)] = 8
-    offer: Annotated[
-        OfferSettings, key("How search may present a bundle, by effect: direct, deferred, meta, or none.")
-    ] = OfferSettings()
+    write_threshold: float = key(
+        0.97, "The same for a bundle that writes. What executes is never shown unasked.", ge=0, le=1
+    )
+    max_union: int = key(3, "Bundles that only read and may be shown together when search is unsure.", ge=0, le=20)
+    max_union_tokens: int = key(4_000, "Tokens that their tools' definitions may come to.", ge=0, le=1_000_000)
+    calibration: Calibration | None = key(
+        None, "Fitted on this deployment's runs. Without one, what ships with the package decides."
+    )
+    embeddings: EmbeddingSettings | None = key(None, "Ranks by likeness of meaning too. Without it, by words alone.")
+    max_shortlist: int = key(8, "Bundles that are offered behind search when nothing is sure.", ge=0, le=50)
+    offer: OfferSettings = key(
+        OfferSettings(), "How search may present a bundle, by effect: direct, deferred, meta, or none."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,39 +154,38 @@ class ModelOptions:
     """One model's own settings; None: as `[model]` says for all."""
 
     name: str
-    mode: Annotated[AnswerMode | None, key("As [model] mode, for this model.")] = None
-    base_url: Annotated[str | None, key("As [model] base_url, for this model.", Line)] = None
-    key_env: Annotated[str | None, key("As [model] key_env, for this model.", EnvName)] = None
-    max_output_tokens: Annotated[int | None, key("As [model] max_output_tokens.", **_OUTPUT)] = None
-    temperature: Annotated[float | None, key("As [model] temperature, for this model.", **_TEMPERATURE)] = None
+    mode: AnswerMode | None = key(None, "As [model] mode, for this model.")
+    base_url: str | None = key(None, "As [model] base_url, for this model.", Line)
+    key_env: str | None = key(None, "As [model] key_env, for this model.", EnvName)
+    max_output_tokens: int | None = key(None, "As [model] max_output_tokens.", **_OUTPUT)
+    temperature: float | None = key(None, "As [model] temperature, for this model.", **_TEMPERATURE)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """The models that may be asked. A key that is not in `options` applies to all of them."""
 
-    names: Annotated[
-        tuple[str, ...],
-        key("Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.", _ModelNames),
-    ] = ()
-    deadline_s: Annotated[float, key("Seconds one question may take in all.", gt=0, le=300)] = 2.5
-    max_picks: Annotated[int, key("Bundles one answer may add at most.", ge=1, le=20)] = 3
-    mode: Annotated[AnswerMode, _MODE] = "json_schema"
-    base_url: Annotated[str | None, _BASE_URL] = None
-    key_env: Annotated[str | None, _KEY_ENV] = None
-    max_output_tokens: Annotated[int, key("Tokens one answer may have. Models that think need more.", **_OUTPUT)] = (
-        1_000
+    names: tuple[str, ...] = key(
+        (), "Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.", _ModelNames
     )
-    temperature: Annotated[float, key("Left out for models that do not take one.", **_TEMPERATURE)] = 0.0
-    options: Annotated[
-        tuple[ModelOptions, ...],
-        key(
-            'What one model has of its own: [model.options."openai/gpt-5-mini"].',
-            dict[ModelName, ModelOptions],
-            default=None,
-            max_length=10,
-        ),
-    ] = ()
+    deadline_s: float = key(2.5, "Seconds one question may take in all.", gt=0, le=300)
+    max_picks: int = key(3, "Bundles one answer may add at most.", ge=1, le=20)
+    mode: AnswerMode = key(
+        "json_schema",
+        "How the answer is held to its shape: by the provider (json_schema), as the arguments of a tool call (tools), "
+        "or by words alone (json, md_json) for models that know neither.",
+    )
+    base_url: str | None = _BASE_URL()
+    key_env: str | None = _KEY_ENV()
+    max_output_tokens: int = key(1_000, "Tokens one answer may have. Models that think need more.", **_OUTPUT)
+    temperature: float = key(0.0, "Left out for models that do not take one.", **_TEMPERATURE)
+    options: tuple[ModelOptions, ...] = key(
+        (),
+        'What one model has of its own: [model.options."openai/gpt-5-mini"].',
+        dict[ModelName, ModelOptions],
+        absent=None,
+        max_length=10,
+    )
 
     @property
     def choices(self) -> tuple[ModelChoice, ...]:
@@ -219,68 +210,62 @@ def _key_name(model: str) -> str:
 class ActivationSettings:
     """What stays active in a run: the table `[activation]`."""
 
-    sticky: Annotated[bool, key("Bundles a run has used stay active in later steps.")] = True
-    max_tools: Annotated[int, key("Tools that may be active; the least recently used go first.", ge=0, le=1000)] = 24
+    sticky: bool = key(True, "Bundles a run has used stay active in later steps.")
+    max_tools: int = key(24, "Tools that may be active; the least recently used go first.", ge=0, le=1000)
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
     """Bounds on calls and results. The last four are the budget of a step (see `core.decide.budgets`)."""
 
-    recent_steps: Annotated[int, key("Earlier steps that search and the model may see.", ge=0, le=100)] = 5
-    call_timeout_s: Annotated[float, key("Seconds one tool call may take.", gt=0, le=3600)] = 60.0
-    max_result_chars: Annotated[
-        int, key("Characters of a result the agent sees; the rest is stored.", ge=100, le=10_000_000)
-    ] = 12_000
-    max_result_bytes: Annotated[int, key("Bytes read of one result at all.", ge=1024, le=1024**3)] = 8 * 1024 * 1024
-    max_inline_bytes: Annotated[
-        int,
-        key("An image or sound up to this size goes to MCP clients as such, a larger one as a link.", ge=0, le=700_000),
-    ] = 500_000
-    max_argument_bytes: Annotated[int, key("Bytes of arguments one call may carry.", ge=1024, le=64 * 1024**2)] = (
-        1024 * 1024
+    recent_steps: int = key(5, "Earlier steps that search and the model may see.", ge=0, le=100)
+    call_timeout_s: float = key(60.0, "Seconds one tool call may take.", gt=0, le=3600)
+    max_result_chars: int = key(
+        12_000, "Characters of a result the agent sees; the rest is stored.", ge=100, le=10_000_000
     )
-    max_concurrent_calls: Annotated[int, key("Calls under way at once.", ge=1, le=10_000)] = 32
-    calls_per_step: Annotated[int, key("Calls that may be made at one step.", ge=1, le=1_000_000_000)] = 2_000
-    result_bytes_per_step: Annotated[
-        int, key("Bytes that the results of one step may come to, as they came.", ge=1, le=1024**4)
-    ] = 1024**3
-    call_seconds_per_step: Annotated[
-        float, key("Seconds that the calls of one step may take, added up.", gt=0, le=31_536_000)
-    ] = 7_200.0
-    repeated_calls: Annotated[
-        int,
-        key(
-            "Calls in a row that only repeat one of the last 8, answer and all, before they stop.",
-            ge=1,
-            le=1_000_000_000,
-        ),
-    ] = 50
-    calls_per_run: Annotated[int | None, key("Calls that may be made in one run.", ge=1, le=1_000_000_000)] = None
-    result_bytes_per_run: Annotated[
-        int | None, key("Bytes that the results of one run may come to, as they came.", ge=1, le=1024**5)
-    ] = None
-    call_seconds_per_run: Annotated[
-        float | None, key("Seconds that the calls of one run may take, added up.", gt=0, le=31_536_000)
-    ] = None
-    calls_per_tree: Annotated[
-        int | None, key("Calls that may be made in a run and all runs below it (sub-agents).", ge=1, le=1_000_000_000)
-    ] = None
-    result_bytes_per_tree: Annotated[
-        int | None,
-        key("Bytes that the results of a run and all runs below it may come to, as they came.", ge=1, le=1024**5),
-    ] = None
-    call_seconds_per_tree: Annotated[
-        float | None,
-        key("Seconds that the calls of a run and all runs below it may take, added up.", gt=0, le=31_536_000),
-    ] = None
+    max_result_bytes: int = key(8 * 1024 * 1024, "Bytes read of one result at all.", ge=1024, le=1024**3)
+    max_inline_bytes: int = key(
+        500_000,
+        "An image or sound up to this size goes to MCP clients as such, a larger one as a link.",
+        ge=0,
+        le=700_000,
+    )
+    max_argument_bytes: int = key(1024 * 1024, "Bytes of arguments one call may carry.", ge=1024, le=64 * 1024**2)
+    max_concurrent_calls: int = key(32, "Calls under way at once.", ge=1, le=10_000)
+    calls_per_step: int = key(2_000, "Calls that may be made at one step.", ge=1, le=1_000_000_000)
+    result_bytes_per_step: int = key(
+        1024**3, "Bytes that the results of one step may come to, as they came.", ge=1, le=1024**4
+    )
+    call_seconds_per_step: float = key(
+        7_200.0, "Seconds that the calls of one step may take, added up.", gt=0, le=31_536_000
+    )
+    repeated_calls: int = key(
+        50,
+        "Calls in a row that only repeat one of the last 8, answer and all, before they stop.",
+        ge=1,
+        le=1_000_000_000,
+    )
+    calls_per_run: int | None = key(None, "Calls that may be made in one run.", ge=1, le=1_000_000_000)
+    result_bytes_per_run: int | None = key(
+        None, "Bytes that the results of one run may come to, as they came.", ge=1, le=1024**5
+    )
+    call_seconds_per_run: float | None = key(
+        None, "Seconds that the calls of one run may take, added up.", gt=0, le=31_536_000
+    )
+    calls_per_tree: int | None = key(
+        None, "Calls that may be made in a run and all runs below it (sub-agents).", ge=1, le=1_000_000_000
+    )
+    result_bytes_per_tree: int | None = key(
+        None, "Bytes that the results of a run and all runs below it may come to, as they came.", ge=1, le=1024**5
+    )
+    call_seconds_per_tree: float | None = key(
+        None, "Seconds that the calls of a run and all runs below it may take, added up.", gt=0, le=31_536_000
+    )
 
-    code_seconds: Annotated[
-        float, key('Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600)
-    ] = 10.0
-    code_timeout_s: Annotated[float, key("Seconds that a program may take with its calls.", gt=0, le=3600)] = 120.0
-    code_memory_mb: Annotated[int, key("Megabytes of memory that a program may use.", ge=1, le=4096)] = 128
-    code_calls: Annotated[int, key("Calls that one program may make.", ge=1, le=100_000)] = 200
+    code_seconds: float = key(10.0, 'Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600)
+    code_timeout_s: float = key(120.0, "Seconds that a program may take with its calls.", gt=0, le=3600)
+    code_memory_mb: int = key(128, "Megabytes of memory that a program may use.", ge=1, le=4096)
+    code_calls: int = key(200, "Calls that one program may make.", ge=1, le=100_000)
 
     ADDED: ClassVar[tuple[str, ...]] = (
         "code_seconds",
@@ -300,58 +285,50 @@ class CallLimits:
 class LogSettings:
     """Records and diagnostics: the table `[log]`."""
 
-    durability: Annotated[
-        Durability, key("'process' survives a killed process, 'disk' also a power failure (slower).")
-    ] = "process"
-    redact_env: Annotated[tuple[str, ...], key("Further variables whose values are secrets.", EnvNames)] = ()
-    diagnostics: Annotated[Literal["debug", "info", "warning", "error"], key("How much the router says on stderr.")] = (
-        "warning"
+    durability: Durability = key(
+        "process", "'process' survives a killed process, 'disk' also a power failure (slower)."
     )
+    redact_env: tuple[str, ...] = key((), "Further variables whose values are secrets.", EnvNames)
+    diagnostics: Literal["debug", "info", "warning", "error"] = key("warning", "How much the router says on stderr.")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
     """What shows that somebody cut or took away recorded runs: the table `[records]`."""
 
-    heads: Annotated[
-        str | None, key("A folder in which the head of each run is kept. With a key: by default beside the runs.", Line)
-    ] = None
-    key: Annotated[str | None, _SIGNING_KEY] = None
+    heads: str | None = key(
+        None, "A folder in which the head of each run is kept. With a key: by default beside the runs.", Line
+    )
+    key: str | None = _SIGNING_KEY()
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
     """How long look-ups hold: the table `[cache]`."""
 
-    capabilities_ttl_s: Annotated[float, key("Seconds a look-up of variables and programs holds.", ge=0, le=3600)] = (
-        30.0
+    capabilities_ttl_s: float = key(30.0, "Seconds a look-up of variables and programs holds.", ge=0, le=3600)
+    answers_ttl_s: float = key(
+        3_600.0, "Seconds a model's answer is used again for the same question. 0 asks every time.", ge=0, le=31_536_000
     )
-    answers_ttl_s: Annotated[
-        float,
-        key("Seconds a model's answer is used again for the same question. 0 asks every time.", ge=0, le=31_536_000),
-    ] = 3_600.0
-    answers: Annotated[
-        Literal["memory", "index"], key("Where answers are kept: in this process, or in the index beside the runs too.")
-    ] = "memory"
+    answers: Literal["memory", "index"] = key(
+        "memory", "Where answers are kept: in this process, or in the index beside the runs too."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """What `bundle-router serve` is held to: the table `[service]`."""
 
-    max_body_bytes: Annotated[int, key("Bytes one request may carry.", ge=1024, le=64 * 1024**2)] = 4 * 1024**2
-    body_s: Annotated[float, key("Seconds a request's body may take to arrive.", gt=0, le=3600)] = 15.0
-    max_requests: Annotated[
-        int, key("Requests under way at once, listeners included; what comes on top gets 503.", ge=1, le=100_000)
-    ] = 1_024
-    request_s: Annotated[float, key("Seconds one request of the decision API may take.", gt=0, le=86_400)] = 600.0
-    idle_run_s: Annotated[
-        float, key("Seconds after which a run that nobody asks for is closed.", gt=0, le=31_536_000)
-    ] = 3_600.0
-    traces: Annotated[
-        str | None,
-        key("Where spans are sent (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Left out: nowhere.", Line),
-    ] = None
+    max_body_bytes: int = key(4 * 1024**2, "Bytes one request may carry.", ge=1024, le=64 * 1024**2)
+    body_s: float = key(15.0, "Seconds a request's body may take to arrive.", gt=0, le=3600)
+    max_requests: int = key(
+        1_024, "Requests under way at once, listeners included; what comes on top gets 503.", ge=1, le=100_000
+    )
+    request_s: float = key(600.0, "Seconds one request of the decision API may take.", gt=0, le=86_400)
+    idle_run_s: float = key(3_600.0, "Seconds after which a run that nobody asks for is closed.", gt=0, le=31_536_000)
+    traces: str | None = key(
+        None, "Where spans are sent (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Left out: nowhere.", Line
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,12 +337,12 @@ class Settings:
 
     ADDED: ClassVar[tuple[str, ...]] = ("records", "service")
 
-    fallback: Annotated[Fallback, key("What happens when a route asks.", default=None)] = Fallback()
-    search: Annotated[SearchSettings, key("When search settles a question by itself.", default=None)] = SearchSettings()
-    model: Annotated[ModelSettings, key("The router's own model.", default=None)] = ModelSettings()
-    activation: Annotated[ActivationSettings, key("What stays active in a run.", default=None)] = ActivationSettings()
-    limits: Annotated[CallLimits, key("Bounds on calls and results.", default=None)] = CallLimits()
-    records: Annotated[RecordSettings, key("Heads of runs, kept.", default=None)] = RecordSettings()
-    log: Annotated[LogSettings, key("Records and diagnostics.", default=None)] = LogSettings()
-    cache: Annotated[CacheSettings, key("How long look-ups hold.", default=None)] = CacheSettings()
-    service: Annotated[ServiceSettings, key("Bounds of the service.", default=None)] = ServiceSettings()
+    fallback: Fallback = key(Fallback(), "What happens when a route asks.", absent=None)
+    search: SearchSettings = key(SearchSettings(), "When search settles a question by itself.", absent=None)
+    model: ModelSettings = key(ModelSettings(), "The router's own model.", absent=None)
+    activation: ActivationSettings = key(ActivationSettings(), "What stays active in a run.", absent=None)
+    limits: CallLimits = key(CallLimits(), "Bounds on calls and results.", absent=None)
+    records: RecordSettings = key(RecordSettings(), "Heads of runs, kept.", absent=None)
+    log: LogSettings = key(LogSettings(), "Records and diagnostics.", absent=None)
+    cache: CacheSettings = key(CacheSettings(), "How long look-ups hold.", absent=None)
+    service: ServiceSettings = key(ServiceSettings(), "Bounds of the service.", absent=None)

@@ -8,11 +8,13 @@ more.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from bundle_router.core.catalog.keys import (
+    REQUIRED,
     BundleId,
     BundleIds,
     Effects,
@@ -28,7 +30,7 @@ from bundle_router.core.catalog.keys import (
     without_repetition,
 )
 from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
-from bundle_router.dataclass import dataclass, field
+from bundle_router.dataclass import dataclass
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
@@ -93,16 +95,16 @@ class Reuse:
     """Results of these tools of a server (names or globs) may be used again for `ttl_s` seconds: within their run or,
     by the same principal, `across_runs`."""
 
-    tools: Annotated[
-        tuple[str, ...],
-        key(
-            "Of these of its tools (names or globs), as far as they only read. The default is all.", Words, min_length=1
-        ),
-    ] = ("*",)
-    ttl_s: Annotated[float, key("Seconds a result is used again. 0: never.", default=..., ge=0, le=86_400)] = 0.0
-    across_runs: Annotated[
-        bool, key("true shares results among the runs of a principal: for servers that keep nothing between calls.")
-    ] = False
+    tools: tuple[str, ...] = key(
+        ("*",),
+        "Of these of its tools (names or globs), as far as they only read. The default is all.",
+        Words,
+        min_length=1,
+    )
+    ttl_s: float = key(0.0, "Seconds a result is used again. 0: never.", absent=..., ge=0, le=86_400)
+    across_runs: bool = key(
+        False, "true shares results among the runs of a principal: for servers that keep nothing between calls."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,111 +112,86 @@ class Server:
     """One entry of `servers.toml`."""
 
     name: str
-    transport: Annotated[
-        Transport,
-        key(
-            "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or local: tools that come "
-            "with the router."
-        ),
-    ] = "streamable-http"
-    trust: Annotated[
-        Trust,
-        key(
-            "'trusted' only if you would run this server's text past your agent unread. Untrusted servers are reached "
-            "through meta-tools, and bundles name their tools one by one."
-        ),
-    ] = "untrusted"
-    enabled: Annotated[bool, key("false takes all its tools away without deleting the entry.")] = True
-    url: Annotated[str | None, key("Where it listens. https, or http on this machine only.", Line)] = None
-    command: Annotated[str | None, key("stdio: the program to start.", Line)] = None
-    args: Annotated[
-        tuple[str, ...],
-        key(
-            "stdio: its arguments. Secrets do not belong here: other users can read them.", list[_Text], max_length=200
-        ),
-    ] = ()
-    headers: Annotated[
-        tuple[tuple[str, str], ...],
-        key("HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'.", dict[Word, Line]),
-    ] = ()
-    auth: Annotated[
-        ServerAuth | None,
-        key("'oauth': it hands out tokens of its own, after `bundle-router login NAME`. Instead of a header."),
-    ] = None
-    client_id: Annotated[
-        str | None, key("auth = 'oauth': our id there, where it does not register clients by itself.", Word)
-    ] = None
-    env: Annotated[
-        tuple[tuple[str, str], ...], key("stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text])
-    ] = ()
-    include: Annotated[
-        tuple[str, ...] | None, key("Only these of its tools exist for us (names or globs).", Words, min_length=1)
-    ] = None
-    exclude: Annotated[tuple[str, ...], key("These of its tools do not exist for us (names or globs).", Words)] = ()
-    legacy: Annotated[bool, key("Must be true for transport 'sse', which MCP has given up.")] = False
-    era: Annotated[
-        Era,
-        key(
-            "Which MCP it is spoken to in: the newest it knows (auto; up to 2025-11-25 for a client of that time which "
-            "it may ask in the middle of a call, as `input` is passed through), up to 2025-11-25 (handshake), or "
-            "2026-07-28 and later alone (modern)."
-        ),
-    ] = "auto"
-    volatile: Annotated[
-        tuple[str, ...], key("Card fields that change at every start and are left out of pins.", Words)
-    ] = ()
-    idempotent: Annotated[
-        tuple[str, ...],
-        key(
-            "Tools (names or globs) that may be called again with the same arguments: a keyed call of one that began "
-            "and has no end is made again. Beside them count a trusted server's `idempotentHint`, and tools that only "
-            "read.",
-            Words,
-        ),
-    ] = ()
-    ttl_s: Annotated[float | None, key("Seconds its tool list is kept.", ge=0, le=86_400)] = None
-    timeout_s: Annotated[float | None, key("Seconds one call may take.", gt=0, le=3600)] = None
-    reuse: Annotated[
-        tuple[Reuse, ...],
-        key(
-            "Trusted servers: results used again for the same arguments. The first row that fits counts.",
-            list[Reuse],
-            max_length=100,
-        ),
-    ] = ()
-    files: Annotated[
-        str | None,
-        key(
-            "stdio: a folder it may read, relative to the workspace. Artifacts that are given to it as paths are put "
-            "there for the call. Absent: a temporary folder.",
-            Line,
-        ),
-    ] = None
-    shared: Annotated[
-        int,
-        key(
-            "stdio: how many processes of it all runs share, because you know that it keeps nothing of who calls it. "
-            "0: every run has a process of its own.",
-            ge=0,
-            le=64,
-        ),
-    ] = 0
-    pass_through: Annotated[
-        tuple[Feature, ...],
-        key(
-            "What agents get of it unaltered at the MCP endpoint, besides its tools: its resources, prompts and "
-            "completion; results as they came (media and all, with progress); log lines; and its questions to the "
-            "agent's client (input). Trusted servers only.",
-            _Features,
-        ),
-    ] = ()
-    prefix: Annotated[
-        bool,
-        key(
-            "false exposes its tools and prompts under their own names, without the server's before them. For one "
-            "server at most."
-        ),
-    ] = True
+    transport: Transport = key(
+        "streamable-http",
+        "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or local: tools that come "
+        "with the router.",
+    )
+    trust: Trust = key(
+        "untrusted",
+        "'trusted' only if you would run this server's text past your agent unread. Untrusted servers are reached "
+        "through meta-tools, and bundles name their tools one by one.",
+    )
+    enabled: bool = key(True, "false takes all its tools away without deleting the entry.")
+    url: str | None = key(None, "Where it listens. https, or http on this machine only.", Line)
+    command: str | None = key(None, "stdio: the program to start.", Line)
+    args: tuple[str, ...] = key(
+        (), "stdio: its arguments. Secrets do not belong here: other users can read them.", list[_Text], max_length=200
+    )
+    headers: tuple[tuple[str, str], ...] = key(
+        (), "HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'.", dict[Word, Line]
+    )
+    auth: ServerAuth | None = key(
+        None, "'oauth': it hands out tokens of its own, after `bundle-router login NAME`. Instead of a header."
+    )
+    client_id: str | None = key(
+        None, "auth = 'oauth': our id there, where it does not register clients by itself.", Word
+    )
+    env: tuple[tuple[str, str], ...] = key(
+        (), "stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text]
+    )
+    include: tuple[str, ...] | None = key(
+        None, "Only these of its tools exist for us (names or globs).", Words, min_length=1
+    )
+    exclude: tuple[str, ...] = key((), "These of its tools do not exist for us (names or globs).", Words)
+    legacy: bool = key(False, "Must be true for transport 'sse', which MCP has given up.")
+    era: Era = key(
+        "auto",
+        "Which MCP it is spoken to in: the newest it knows (auto; up to 2025-11-25 for a client of that time which "
+        "it may ask in the middle of a call, as `input` is passed through), up to 2025-11-25 (handshake), or "
+        "2026-07-28 and later alone (modern).",
+    )
+    volatile: tuple[str, ...] = key((), "Card fields that change at every start and are left out of pins.", Words)
+    idempotent: tuple[str, ...] = key(
+        (),
+        "Tools (names or globs) that may be called again with the same arguments: a keyed call of one that began "
+        "and has no end is made again. Beside them count a trusted server's `idempotentHint`, and tools that only "
+        "read.",
+        Words,
+    )
+    ttl_s: float | None = key(None, "Seconds its tool list is kept.", ge=0, le=86_400)
+    timeout_s: float | None = key(None, "Seconds one call may take.", gt=0, le=3600)
+    reuse: tuple[Reuse, ...] = key(
+        (),
+        "Trusted servers: results used again for the same arguments. The first row that fits counts.",
+        list[Reuse],
+        max_length=100,
+    )
+    files: str | None = key(
+        None,
+        "stdio: a folder it may read, relative to the workspace. Artifacts that are given to it as paths are put "
+        "there for the call. Absent: a temporary folder.",
+        Line,
+    )
+    shared: int = key(
+        0,
+        "stdio: how many processes of it all runs share, because you know that it keeps nothing of who calls it. "
+        "0: every run has a process of its own.",
+        ge=0,
+        le=64,
+    )
+    pass_through: tuple[Feature, ...] = key(
+        (),
+        "What agents get of it unaltered at the MCP endpoint, besides its tools: its resources, prompts and "
+        "completion; results as they came (media and all, with progress); log lines; and its questions to the "
+        "agent's client (input). Trusted servers only.",
+        _Features,
+    )
+    prefix: bool = key(
+        True,
+        "false exposes its tools and prompts under their own names, without the server's before them. For one "
+        "server at most.",
+    )
     env_names: tuple[str, ...] = ()
     """Environment variables that the headers and env refer to; their values are secrets and are redacted everywhere."""
 
@@ -230,9 +207,7 @@ class Server:
 class ServersFile:
     """Where tools come from."""
 
-    servers: Annotated[dict[str, Server], key("One table per server.", dict[ServerName, Server])] = field(
-        default_factory=dict
-    )
+    servers: dict[str, Server] = key({}, "One table per server.", dict[ServerName, Server])
 
 
 # --- bundles.toml ----------------------------------------------------------------------------------------------------
@@ -253,53 +228,41 @@ class Bundle:
     }
 
     id: str
-    description: Annotated[
-        str, key("What it is for, in your words. The router's model reads this, and only this.", Line)
-    ]
-    tools: Annotated[
-        tuple[str, ...], key("'server.tool', or a glob 'server.get_*' where the server is trusted.", Words)
-    ] = ()
-    avoid: Annotated[str, key("When not to pick it.", max_length=2000)] = ""
-    examples: Annotated[
-        tuple[str, ...], key("Intents it is right for, as people write them.", list[Line], max_length=100)
-    ] = ()
-    bundles: Annotated[tuple[str, ...], key("Bundles this one is made of; their tools come with it.", BundleIds)] = ()
+    description: str = key(
+        REQUIRED, "What it is for, in your words. The router's model reads this, and only this.", Line
+    )
+    tools: tuple[str, ...] = key((), "'server.tool', or a glob 'server.get_*' where the server is trusted.", Words)
+    avoid: str = key("", "When not to pick it.", max_length=2000)
+    examples: tuple[str, ...] = key((), "Intents it is right for, as people write them.", list[Line], max_length=100)
+    bundles: tuple[str, ...] = key((), "Bundles this one is made of; their tools come with it.", BundleIds)
     patterns: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
-    mode: Annotated[
-        Mode,
-        key(
-            f"How agents see its tools: {'; '.join(f'{traits.meaning} ({name})' for name, traits in MODES.items())}.",
-            default=None,
-        ),
-    ] = "direct"
-    effects: Annotated[
-        tuple[Effect, ...],
-        key(
-            "What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
-            Effects,
-            default=None,
-        ),
-    ] = ()
-    requires_env: Annotated[
-        tuple[str, ...], key("Environment variables that must be set.", EnvNames, table="requires")
-    ] = ()
-    requires_binary: Annotated[tuple[str, ...], key("Programs that must be on the path.", Words, table="requires")] = ()
-    companions: Annotated[tuple[str, ...], key("Tools ('server.tool') that must come along to make sense.", Words)] = ()
-    always: Annotated[bool, key("true: every step that policy permits it to gets it.")] = False
-    selectable: Annotated[bool, key("false: search and the model may not pick it; routes may.")] = True
-    skill: Annotated[str | None, key("A SKILL.md under bundles/ whose text goes with it.", max_length=400)] = None
-    max_tokens: Annotated[
-        int | None,
-        key(
-            "Tokens of definitions it shows at most: its companions, and what search ranks best for the step. The rest "
-            "is deferred. `check` warns when not all of them fit.",
-            ge=1,
-            le=1_000_000_000,
-        ),
-    ] = None
-    aliases: Annotated[tuple[str, ...], key("Ids it had before.", BundleIds)] = ()
-    enabled: Annotated[bool, key("false takes it out of use without deleting the entry.")] = True
+    mode: Mode = key(
+        "direct",
+        f"How agents see its tools: {'; '.join(f'{traits.meaning} ({name})' for name, traits in MODES.items())}.",
+        absent=None,
+    )
+    effects: tuple[Effect, ...] = key(
+        (),
+        "What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
+        Effects,
+        absent=None,
+    )
+    requires_env: tuple[str, ...] = key((), "Environment variables that must be set.", EnvNames, table="requires")
+    requires_binary: tuple[str, ...] = key((), "Programs that must be on the path.", Words, table="requires")
+    companions: tuple[str, ...] = key((), "Tools ('server.tool') that must come along to make sense.", Words)
+    always: bool = key(False, "true: every step that policy permits it to gets it.")
+    selectable: bool = key(True, "false: search and the model may not pick it; routes may.")
+    skill: str | None = key(None, "A SKILL.md under bundles/ whose text goes with it.", max_length=400)
+    max_tokens: int | None = key(
+        None,
+        "Tokens of definitions it shows at most: its companions, and what search ranks best for the step. The rest "
+        "is deferred. `check` warns when not all of them fit.",
+        ge=1,
+        le=1_000_000_000,
+    )
+    aliases: tuple[str, ...] = key((), "Ids it had before.", BundleIds)
+    enabled: bool = key(True, "false takes it out of use without deleting the entry.")
     trust: Trust = "trusted"
     """The lowest trust of the servers of its tools."""
 
@@ -308,15 +271,13 @@ class Bundle:
 class BundlesFile:
     """Named sets of tools."""
 
-    bundles: Annotated[dict[str, Bundle], key("One table per bundle.", dict[BundleId, Bundle])] = field(
-        default_factory=dict
-    )
+    bundles: dict[str, Bundle] = key({}, "One table per bundle.", dict[BundleId, Bundle])
 
 
 # --- routes.toml -----------------------------------------------------------------------------------------------------
 
-_ROW_NAME: Final = key("What the log calls this row. Unique in the file.", Word)
-_ADDRESS: Final = key("Names or globs; leave out for any.", Names, default=None)
+_ROW_NAME: Final = partial(key, REQUIRED, "What the log calls this row. Unique in the file.", Word)
+_ADDRESS: Final = partial(key, (), "Names or globs; leave out for any.", Names, absent=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,24 +287,21 @@ class Route:
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("bundles", "ask")
 
-    name: Annotated[str, _ROW_NAME]
-    workflow: Annotated[tuple[str, ...], _ADDRESS] = ()
-    role: Annotated[tuple[str, ...], _ADDRESS] = ()
-    step: Annotated[tuple[str, ...], _ADDRESS] = ()
-    bundles: Annotated[
-        tuple[str, ...], key("What the step gets, in this order. [] gives it nothing.", Words, default=None)
-    ] = ()
-    ask: Annotated[
-        tuple[str, ...] | None,
-        key("Bundles (ids or globs) that search and the model may add to those.", Words, min_length=1),
-    ] = None
+    name: str = _ROW_NAME()
+    workflow: tuple[str, ...] = _ADDRESS()
+    role: tuple[str, ...] = _ADDRESS()
+    step: tuple[str, ...] = _ADDRESS()
+    bundles: tuple[str, ...] = key((), "What the step gets, in this order. [] gives it nothing.", Words, absent=None)
+    ask: tuple[str, ...] | None = key(
+        None, "Bundles (ids or globs) that search and the model may add to those.", Words, min_length=1
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RoutesFile:
     """Which step gets which bundles. The first row that matches wins."""
 
-    routes: Annotated[tuple[Route, ...], key("Rows in order.", list[Route])] = ()
+    routes: tuple[Route, ...] = key((), "Rows in order.", list[Route])
 
 
 # --- policy.toml -----------------------------------------------------------------------------------------------------
@@ -358,27 +316,22 @@ class Policy:
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
 
-    name: Annotated[str, _ROW_NAME]
-    workflow: Annotated[tuple[str, ...], _ADDRESS] = ()
-    role: Annotated[tuple[str, ...], _ADDRESS] = ()
-    step: Annotated[tuple[str, ...], _ADDRESS] = ()
-    allow: Annotated[
-        tuple[str, ...] | None,
-        key(
-            "What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows.",
-            Words,
-            json_schema_extra={"minItems": 1},
-        ),
-    ] = None
-    deny: Annotated[tuple[str, ...], key("What may never be seen. Deny beats allow, whatever the order.", Words)] = ()
-    min_trust: Annotated[Trust | None, key("'trusted' keeps tools of untrusted servers out.")] = None
-    effects: Annotated[tuple[Effect, ...] | None, key("Only bundles whose effects are all in this list.", Effects)] = (
-        None
+    name: str = _ROW_NAME()
+    workflow: tuple[str, ...] = _ADDRESS()
+    role: tuple[str, ...] = _ADDRESS()
+    step: tuple[str, ...] = _ADDRESS()
+    allow: tuple[str, ...] | None = key(
+        None,
+        "What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows.",
+        Words,
+        json_schema_extra={"minItems": 1},
     )
-    untrusted_in_code: Annotated[
-        bool | None,
-        key('Whether programs (`mode = "code"`) may call untrusted servers\' tools. One row has to say so, none no.'),
-    ] = None
+    deny: tuple[str, ...] = key((), "What may never be seen. Deny beats allow, whatever the order.", Words)
+    min_trust: Trust | None = key(None, "'trusted' keeps tools of untrusted servers out.")
+    effects: tuple[Effect, ...] | None = key(None, "Only bundles whose effects are all in this list.", Effects)
+    untrusted_in_code: bool | None = key(
+        None, 'Whether programs (`mode = "code"`) may call untrusted servers\' tools. One row has to say so, none no.'
+    )
 
     ADDED: ClassVar[tuple[str, ...]] = ("untrusted_in_code",)
 
@@ -387,25 +340,23 @@ class Policy:
 class DocsLimits:
     """The table `[docs]`."""
 
-    hosts: Annotated[tuple[str, ...], key("Hosts docs.fetch may read from. Nothing else is reachable.", Words)] = ()
+    hosts: tuple[str, ...] = key((), "Hosts docs.fetch may read from. Nothing else is reachable.", Words)
 
 
 @dataclass(frozen=True, slots=True)
 class RepoLimits:
     """The table `[repo]`."""
 
-    hard_links: Annotated[
-        Literal["allow", "refuse"], key("'refuse': files with more than one name are not read (they may live outside).")
-    ] = "allow"
+    hard_links: Literal["allow", "refuse"] = key(
+        "allow", "'refuse': files with more than one name are not read (they may live outside)."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
     """Who may see what. All rows that match apply: denials unite, allowances intersect."""
 
-    policies: Annotated[tuple[Policy, ...], key("Rows; order does not matter.", list[Policy])] = ()
-    docs: Annotated[DocsLimits, key("Limits of the docs tools.", default=None)] = DocsLimits()
-    repo: Annotated[RepoLimits, key("Limits of the repo tools.", default=None)] = RepoLimits()
-    binaries: Annotated[
-        tuple[BinaryRule, ...], key("Programs workspace.exec may start, and how.", list[BinaryRule])
-    ] = ()
+    policies: tuple[Policy, ...] = key((), "Rows; order does not matter.", list[Policy])
+    docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
+    repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)
+    binaries: tuple[BinaryRule, ...] = key((), "Programs workspace.exec may start, and how.", list[BinaryRule])

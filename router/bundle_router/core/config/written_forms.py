@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bundle_router.core.catalog import Settings
-from bundle_router.core.catalog.keys import SAME, Key
+from bundle_router.core.catalog.keys import KEY, SAME, Key
 from bundle_router.core.catalog.tables import BundlesFile, PolicyFile, RoutesFile, ServersFile
 
 FILES: Final[Mapping[str, type]] = {
@@ -46,12 +46,7 @@ class Form(BaseModel):
 @cache
 def keys_of(table: type) -> dict[str, Key]:
     """Return the keys of a class of the catalog, by its field's name."""
-    return {
-        name: declared
-        for name, annotation in table.__annotations__.items()
-        for declared in getattr(annotation, "__metadata__", ())
-        if isinstance(declared, Key)
-    }
+    return {item.name: item.metadata[KEY] for item in fields(table) if KEY in item.metadata}
 
 
 @cache
@@ -61,9 +56,9 @@ def form_of(table: type) -> type[Form]:
     written: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, declared in keys_of(table).items():
-        annotation = _written_type(declared.written or _without_none(table.__annotations__[name].__origin__))
+        annotation = _written_type(declared.written or _without_none(table.__annotations__[name]))
         bounds = {**declared.bounds, **({"allow_inf_nan": False} if annotation is float else {})}
-        default = defaults[name] if declared.default is SAME else declared.default
+        default = defaults[name] if declared.absent is SAME else declared.absent
         default = None if default == () and get_origin(annotation) is dict else default
         row = (
             annotation,
