@@ -10,9 +10,8 @@ from bundle_router.core.config import ConfigFile, load
 from bundle_router.core.config.config_text import Layer
 from bundle_router.core.decide.mapping import applies
 from bundle_router.errors import Problem
-from bundle_router.review.lint import check
+from bundle_router.review.lint import RULES, check
 from bundle_router.review.lint.reach import shadowing_routes
-from bundle_router.review.lint.rules import RULES
 from hypothesis import given
 from hypothesis import strategies as st
 

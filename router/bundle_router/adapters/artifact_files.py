@@ -12,6 +12,9 @@ Rules:
 
 The type, name and origin of a file are in the run's records, because equal bytes may have several of each. No
 descriptor is held between calls, so a store needs no closing. Several threads may call `put`.
+
+`ScratchFolder` holds read-only copies that one call hands to its tool, in a new folder with an unguessable name that is
+private to this user. Their names come from the router, never from a tool or a server.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -336,3 +341,33 @@ def _write_all(fd: int, data: bytes) -> None:
         if written <= 0:
             raise OSError(errno.EIO, "nothing was written")
         view = view[written:]
+
+
+PREFIX = ".bundle-router-"
+
+
+class ScratchFolder:
+    """Implements `ports.Scratch`. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def put(self, name: str, data: bytes, *, within: str = "") -> str:
+        """Write a file with these bytes, and return its path for a tool. Raises StorageError."""
+        try:
+            if within not in self._folders:
+                self._folders[within] = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=within or None))
+            path = os.path.join(self._folders[within], name)  # noqa: PTH118 - a string is what a tool gets
+            if not Path(path).exists():
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(data)
+        except OSError as error:
+            raise storage_error(f"can't hand a file to a tool in {within or tempfile.gettempdir()}", error) from error
+        return path
+
+    def close(self) -> None:
+        """Delete the folders. Never raises: what can't be deleted is left to the system's clean-up."""
+        for folder in self._folders.values():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._folders.clear()

@@ -122,7 +122,7 @@ class Opening:
 def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | None]:
     """Return the engines of a router and their search (None where the caller selects). Contacts no server and writes
     nothing. Raises ConfigError, RequestError, CorruptPins."""
-    from bundle_router.adapters.handed_files import ScratchFolder
+    from bundle_router.adapters.artifact_files import ScratchFolder
     from bundle_router.adapters.json_query import query_json
     from bundle_router.adapters.linear_patterns import compile_pattern
     from bundle_router.adapters.local import LocalSessions

@@ -2,17 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final
 
-from bundle_router.core.catalog import Card, Catalog
+from bundle_router.core.catalog import Card, Catalog, Policy, Route
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.config_text import ConfigFile
+from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig, in_order, merge_files
+from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
-from bundle_router.core.config.rows import resolve_policies, resolve_routes
-from bundle_router.core.config.servers import check_prefixes, includes_tool, resolve_server
+from bundle_router.core.config.servers import check_globs, check_prefixes, includes_tool, resolve_server
+from bundle_router.core.models import EFFECTS
+from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.dataclass import dataclass, replace
+
+MAX_ADDRESSES: Final = 1_000
+"""Combinations of workflow, role and step that one row may list."""
+
+
+def resolve_routes(written: WrittenConfig, resolver: BundleResolver, report: Report) -> tuple[Route, ...]:
+    _check_names(written.routes, "route", report)
+    routes = []
+    for entry in written.routes:
+        value = entry.value
+        check_globs(entry, "ask", value.ask or (), report)
+        if entry.whole and entry.keys.isdisjoint(("bundles", "ask")):
+            hint = "add bundles = [...]; bundles = [] gives a step nothing"
+            report.add_about(entry, "", "says neither 'bundles' nor 'ask'", hint)
+        ids = resolver.check_ids(entry, "bundles", value.bundles)
+        ask = None
+        if value.ask is not None:
+            ask = tuple(_ask(entry, index, pattern, resolver, report) for index, pattern in enumerate(value.ask))
+        _check_address(entry, report)
+        routes.append(replace(value, bundles=tuple(dict.fromkeys(ids)), ask=ask))
+    return tuple(routes)
+
+
+def _ask(entry: WrittenEntry[Route], index: int, pattern: str, resolver: BundleResolver, report: Report) -> str:
+    if pattern in resolver.ids:
+        return resolver.ids[pattern]
+    if not is_glob(pattern):
+        if resolver.complete:
+            hint = report.suggester.did_you_mean(pattern, resolver.ids)
+            report.add_about(entry, ("ask", index), f"unknown bundle {pattern!r}", hint)
+    elif resolver.complete and not any(matches(pattern, id_) for id_ in resolver.ids):
+        report.add_about(entry, ("ask", index), f"{pattern!r} matches no bundle", _list_some(resolver.ids))
+    return pattern
+
+
+def resolve_policies(
+    written: WrittenConfig, resolver: BundleResolver, local_tools: Mapping[str, Set[str]], report: Report
+) -> tuple[Policy, ...]:
+    _check_names(written.policies, "policy", report)
+    policies = []
+    for entry in written.policies:
+        value = entry.value
+        if value.allow == ():
+            hint = "say what you mean with deny = ['*'], or leave 'allow' out"
+            report.add_about(entry, "allow", "an empty list allows nothing", hint)
+        if entry.whole and value.allow is None and not value.deny and value.min_trust is None and value.effects is None:
+            report.add_about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
+        check_globs(entry, "allow", value.allow or (), report)
+        check_globs(entry, "deny", value.deny, report)
+        targets = _Targets(entry, written, resolver, local_tools, report)
+        _check_address(entry, report)
+        policies.append(
+            replace(
+                value,
+                allow=None if value.allow is None else targets.check("allow", value.allow),
+                deny=targets.check("deny", value.deny),
+                effects=None if value.effects is None else tuple(e for e in EFFECTS if e in value.effects),
+            )
+        )
+    return tuple(policies)
+
+
+class _Targets:
+    """Checks the patterns of one policy row. A misspelt denial protects nothing, so names must exist."""
+
+    def __init__(
+        self,
+        entry: WrittenEntry[Policy],
+        written: WrittenConfig,
+        resolver: BundleResolver,
+        local_tools: Mapping[str, Set[str]],
+        report: Report,
+    ) -> None:
+        self._entry = entry
+        self._written = written
+        self._resolver = resolver
+        self._local_tools = local_tools
+        self._report = report
+
+    def check(self, key: str, patterns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self._check_pattern((key, index), pattern) for index, pattern in enumerate(patterns))
+
+    def _check_pattern(self, where: Path, pattern: str) -> str:
+        kind, colon, rest = pattern.partition(":")
+        if colon and (kind not in ("bundle", "tool") or not rest):
+            hint = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+            self._report.add_about(self._entry, where, f"{pattern!r} is not a pattern", hint)
+            return pattern
+        if colon and kind == "tool":
+            self._tool(where, rest)
+            return pattern
+        return self._bundle(where, rest if colon else pattern, pattern)
+
+    def _bundle(self, where: Path, id_: str, pattern: str) -> str:
+        now = self._resolver.ids.get(id_)
+        if now is not None:
+            return f"bundle:{now}" if now != id_ else pattern
+        if is_glob(id_) or not self._resolver.complete:
+            return pattern  # a glob that matches nothing is legal: lint says so
+        server, _, tool = id_.partition(".")
+        if tool in self._local_tools.get(server, ()):
+            hint = f"for the tool write 'tool:{id_}'"
+        else:
+            hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
+        self._report.add_about(self._entry, where, f"unknown bundle {id_!r}", hint)
+        return pattern
+
+    def _tool(self, where: Path, name: str) -> None:
+        server, dot, tool = name.partition(".")
+        if is_glob(server):
+            return
+        if not dot:
+            self._report.add_about(self._entry, where, f"{name!r} is not a tool's name", "write 'tool:server.tool'")
+            return
+        known = self._written.known_servers()
+        if server not in known and "servers.toml" not in self._written.unread:
+            hint = self._report.suggester.did_you_mean(server, known)
+            self._report.add_about(self._entry, where, f"unknown server {server!r} in {name!r}", hint)
+        entry = self._written.servers.get(server)
+        tools = self._local_tools.get(server) if entry is not None and not entry.value.traits.is_remote else None
+        if tools is not None and not is_glob(tool) and tool not in tools:
+            nearest = self._report.suggester.nearest(tool, tools)
+            hint = f"did you mean '{server}.{nearest}'?" if nearest else f"it has {', '.join(sorted(tools))}"
+            self._report.add_about(self._entry, where, f"unknown tool {name!r}", hint)
+
+
+def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Report) -> None:
+    combinations = 1
+    for key in ("workflow", "role", "step"):
+        names = getattr(entry.value, key)
+        check_globs(entry, key, names, report)
+        combinations *= max(1, len(names))
+    if combinations > MAX_ADDRESSES:
+        message = f"lists more than {MAX_ADDRESSES:,} combinations of workflow, role and step"
+        report.add_about(entry, "", message, "use globs, or split the row")
+
+
+def _check_names(
+    entries: Iterable[WrittenEntry[Route]] | Iterable[WrittenEntry[Policy]], noun: str, report: Report
+) -> None:
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.value.name
+        if name in seen:
+            message = f"another {noun} is called {name!r} already"
+            report.add_about(entry, "name", message, "names tell rows apart in the log")
+        seen.add(name)
+
+
+def _list_some(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return f"there are {', '.join(shown[:6])}{' …' if len(shown) > 6 else ''}" if shown else "there are none"
 
 
 @dataclass(frozen=True, slots=True)

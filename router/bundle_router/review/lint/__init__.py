@@ -1,17 +1,30 @@
-"""Reports what is legal in a config but dead or risky, beside its errors: `bundle-router check`."""
+"""Reports what is legal in a config but dead or risky, beside its errors: `bundle-router check`.
+
+Each lint rule is one function, with a stable word in the output. Rules for the rules:
+1. They run on config without errors, and never make config invalid.
+2. They report only the project's own entries, or the shipped ones if there are no others. Rules `ACROSS` files also
+   report a shipped entry that a file of the project has made dead or risky: their findings in the shipped files, less
+   those when these stand alone.
+3. `warning`: it does not do what it appears to do. `risk`: it does, and someone should have checked.
+4. Each takes about linear time; those that compare pairs compare only pairs that could be alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from bundle_router.core.catalog import Card, Catalog
 from bundle_router.core.config.config_text import ConfigFile
-from bundle_router.core.config.resolve import resolve
+from bundle_router.core.config.positions import Path
+from bundle_router.core.config.resolve import ResolvedConfig, resolve
 from bundle_router.core.config.router_settings import CheckBinary, no_check
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.errors import Problem
-from bundle_router.review.lint.findings import HasContent
-from bundle_router.review.lint.rules import lint
+from bundle_router.review.lint import bundle_rules as bundles
+from bundle_router.review.lint import row_rules as rows
+from bundle_router.review.lint.findings import HasContent, LintFinding, Subject
+from bundle_router.review.lint.reach import Reach
 
 __all__ = ["HasContent", "check", "unused_local"]
 
@@ -52,3 +65,74 @@ def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
                 f"name '{name}.*' in one of bundles.toml",
             )
             yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
+
+
+_Rule = Callable[[Subject], Iterator[LintFinding]]
+
+RULES: Final[dict[str, tuple[str, _Rule]]] = {
+    "unused-server": ("warning", rows.unused_server),
+    "plain-http": ("risk", rows.plain_http),
+    "stdio-server": ("risk", rows.stdio_server),
+    "command-line": ("warning", rows.command_line),
+    "dead-reuse": ("warning", rows.dead_reuse),
+    "never-permitted": ("warning", bundles.never_permitted),
+    "disabled-server": ("warning", bundles.disabled_server),
+    "disabled-part": ("risk", bundles.disabled_part),
+    "excluded-tool": ("warning", bundles.excluded_tool),
+    "over-budget": ("warning", bundles.over_budget),
+    "missing-companion": ("warning", bundles.missing_companion),
+    "missing-skill": ("warning", bundles.missing_skill),
+    "hidden-tool": ("warning", bundles.hidden_tool),
+    "alike-bundles": ("warning", bundles.alike_bundles),
+    "effects-differ": ("risk", bundles.effects_differ),
+    "always-effects": ("risk", bundles.always_effects),
+    "alias-shadowed": ("warning", bundles.alias_shadowed),
+    "unreachable-route": ("warning", rows.unreachable_route),
+    "denied-route": ("warning", rows.denied_route),
+    "disabled-in-route": ("warning", rows.disabled_in_route),
+    "grantless-policy": ("warning", rows.grantless_policy),
+    "unrouted-name": ("warning", rows.unrouted_name),
+    "unmatched-pattern": ("warning", rows.unmatched_pattern),
+    "allow-everything": ("risk", rows.allow_everything),
+    "exec-everywhere": ("risk", rows.exec_everywhere),
+    "denied-elsewhere": ("risk", rows.denied_elsewhere),
+    "no-room": ("warning", rows.no_room),
+    "risky-default": ("risk", rows.risky_default),
+    "disabled-default": ("warning", rows.disabled_default),
+}
+"""Every rule: its word, its level, its function. `stray-file` is reported while reading (see `overlay`)."""
+
+ACROSS: Final = frozenset(
+    {"denied-route", "disabled-in-route", "denied-elsewhere", "effects-differ", "exec-everywhere", "disabled-part"}
+)
+
+
+def lint(
+    resolved: ResolvedConfig, shipped: Callable[[], ResolvedConfig], has_content: HasContent | None = None
+) -> None:
+    """Add all rules' findings to the report. `shipped` resolves the shipped files alone, when needed."""
+    alone = all(file.layer == "shipped" for file in resolved.files)
+    before: set[tuple[str, str, Path]] | None = None
+    for word, finding in _findings(resolved, has_content):
+        file, hint = finding.entry.file, finding.suggestion
+        if file.layer == "shipped" and not alone:
+            if word not in ACROSS:
+                continue
+            if before is None:
+                before = {_place(*found) for found in _findings(shipped(), has_content)}
+            if _place(word, finding) in before:
+                continue
+            hint += f"; this is the shipped file, which your own {file.name} would lie over"
+        where = (*finding.entry.path, *finding.path)
+        resolved.report.add(file, where, finding.message, hint, level=RULES[word][0], rule=word)
+
+
+def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, LintFinding]]:
+    subject = Subject(resolved, Reach(resolved.catalog), has_content)
+    for word, (_, rule) in RULES.items():
+        for finding in rule(subject):
+            yield word, finding
+
+
+def _place(word: str, finding: LintFinding) -> tuple[str, str, Path]:
+    return word, finding.entry.file.name, (*finding.entry.path, *finding.path)
