@@ -13,12 +13,11 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.models import RecentStep, Reply
-from bundle_router.core.models.artifacts import Artifact as Artifact
 from bundle_router.core.records.chain import Appended, File, Record, RepairedTail, Writer
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.search.index import Document, Embedding, Hits, Index, NearDocument, Vectors
+from bundle_router.core.search.index import Embedding
 from bundle_router.core.tools.stubs import Program, ProgramEnd
-from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.core.tools.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
@@ -347,45 +346,3 @@ class ToolServers(Sessions, Protocol):
 
     async def close_run(self, run_id: str) -> None:
         """End the run's sessions."""
-
-
-__all__ = [
-    "EVERYONE",
-    "AnswerStore",
-    "Appended",
-    "Artifact",
-    "ArtifactStore",
-    "CallFunction",
-    "Capabilities",
-    "Client",
-    "Clock",
-    "Diagnostics",
-    "Document",
-    "Embedder",
-    "Embedding",
-    "Hits",
-    "Index",
-    "Listing",
-    "ModelClient",
-    "NearDocument",
-    "Program",
-    "ProgramEnd",
-    "Programs",
-    "RawResult",
-    "Readiness",
-    "Record",
-    "Redactor",
-    "RepairedTail",
-    "RunLog",
-    "RunStore",
-    "Scope",
-    "Scratch",
-    "Selector",
-    "ServerReply",
-    "ServerStatus",
-    "Sessions",
-    "ToolSearch",
-    "ToolServers",
-    "Vectors",
-    "Writer",
-]

@@ -15,9 +15,9 @@ from bundle_router.adapters.mcp import McpSessions
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
-from bundle_router.ports import Client
 
 from tests.profiles import rounds
 

@@ -28,6 +28,7 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping.media_forms import media_form
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.arguments import (
     Arguments,
     check_arguments,
@@ -55,7 +56,7 @@ from bundle_router.engine.route import Messages, accept_step, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
-from bundle_router.ports import Capabilities, Client, RunStore, Selector
+from bundle_router.ports import Capabilities, RunStore, Selector
 
 if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog, ModelSettings, Settings
-from bundle_router.core.search.index import Embedding
-from bundle_router.ports import Clock, Diagnostics, Embedder, ToolSearch, Vectors
+from bundle_router.core.search.index import Embedding, Vectors
+from bundle_router.ports import Clock, Diagnostics, Embedder, ToolSearch
 from bundle_router.wiring.effects import open_diagnostics, open_redactor
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, TornTail, VerifyReport
+from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, VerifyReport
 from bundle_router.adapters.archive.directory import Archive
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
-from bundle_router.adapters.archive.pruning import PruneResult, prune
+from bundle_router.adapters.archive.pruning import prune
 from bundle_router.core.catalog import RecordSettings
 from bundle_router.errors import RequestError, needs_extra
 
 __all__ = [
-    "UNKEYED", "Archive", "FolderHeads", "PruneResult", "RunArchive", "RunSummary",
-    "TornTail", "VerifyReport", "kept_heads", "open_archive", "prune",
+    "UNKEYED", "Archive", "FolderHeads", "RunArchive", "RunSummary",
+    "VerifyReport", "kept_heads", "open_archive", "prune",
 ]  # fmt: skip
 
 

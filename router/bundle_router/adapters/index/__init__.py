@@ -13,11 +13,11 @@ Rules:
 8. Searching needs SQLite (FTS5). An index in PostgreSQL has only the tables.
 """
 
-from bundle_router.adapters.index.database import VERSION, dump, open_engine, sqlite_url
-from bundle_router.adapters.index.filling import IndexBuild, RefreshResult, index_runs, refresh
+from bundle_router.adapters.index.database import dump, sqlite_url
+from bundle_router.adapters.index.filling import IndexBuild, index_runs
 from bundle_router.adapters.index.run_index import RunIndex, index_url
 
 __all__ = [
-    "VERSION", "IndexBuild", "RefreshResult", "RunIndex", "dump", "index_runs", "index_url", "open_engine", "refresh",
+    "IndexBuild", "RunIndex", "dump", "index_runs", "index_url",
     "sqlite_url",
 ]  # fmt: skip

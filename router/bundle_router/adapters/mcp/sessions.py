@@ -24,6 +24,7 @@ from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError
 from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import LogListener, trace_only
 from bundle_router.core.catalog import Server
+from bundle_router.core.tools.transport.pass_through import ServerReply
 from bundle_router.core.tools.transport.tool_servers import (
     EVERYONE,
     NOWHERE,
@@ -34,7 +35,7 @@ from bundle_router.core.tools.transport.tool_servers import (
     ServerStatus,
 )
 from bundle_router.errors import RequestError, ToolFailure, needs_extra
-from bundle_router.ports import Clock, Diagnostics, ServerReply
+from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.hub import Hub

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 from bundle_router.core.models.decisions import (
-    NO_EVIDENCE,
     Activation,
     Answer,
     AskedTool,
@@ -60,7 +59,6 @@ from bundle_router.core.models.words import (
     Failure,
     Hearing,
     Mode,
-    ModeTraits,
     Offer,
     Outcome,
     Reason,
@@ -71,11 +69,11 @@ from bundle_router.core.models.words import (
 )
 
 __all__ = [
-    "BUNDLE_ID", "CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "META_SERVER", "MODES", "NO_EVIDENCE",
+    "BUNDLE_ID", "CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "META_SERVER", "MODES",
     "OUTCOMES", "REASONS", "RUN_ID", "SERVER_NAME", "SOURCES", "TOOL_NAME", "WHOLE_SERVER", "Activation", "Answer",
     "AskedTool", "BinaryForm", "BinaryOption", "BinaryRule", "Block", "Candidate", "Chosen", "Code", "Data", "Decision",
     "Effect", "Entry", "Exposure", "Facts", "Failure", "Frozen", "Grant", "Hearing", "LeftOut", "LocalServer",
-    "LocalSettings", "LocalTool", "Media", "Mode", "ModeTraits", "ModelUse", "Offer", "Outcome", "Reason", "Recall",
+    "LocalSettings", "LocalTool", "Media", "Mode", "ModelUse", "Offer", "Outcome", "Reason", "Recall",
     "RecentStep", "Reply", "SearchUse", "Source", "Step", "StepPolicy", "Text", "ToolContext", "ToolOutput",
     "Trust", "Verdict",
 ]  # fmt: skip

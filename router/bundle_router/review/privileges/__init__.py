@@ -12,12 +12,5 @@ from bundle_router.review.privileges.privilege_rows import (
 )
 
 __all__ = [
-    "EFFECT_SIGNS",
-    "Addresses",
-    "Kind",
-    "PrivilegeDiff",
-    "PrivilegeRow",
-    "privilege_diff",
-    "row_json",
-    "sentence",
-]
+    "EFFECT_SIGNS", "Addresses", "Kind", "PrivilegeDiff", "PrivilegeRow", "privilege_diff", "row_json", "sentence",
+]  # fmt: skip

@@ -21,22 +21,10 @@ Rules:
 
 from bundle_router.core.tools.admission.admit import admit
 from bundle_router.core.tools.admission.admitted import (
-    REFUSAL_CODES,
     Admitted,
     AdmittedTool,
     DefinitionLimits,
-    RefusedTool,
 )
 from bundle_router.core.tools.admission.identity import VolatileError, identity, volatile_paths
 
-__all__ = [
-    "REFUSAL_CODES",
-    "Admitted",
-    "AdmittedTool",
-    "DefinitionLimits",
-    "RefusedTool",
-    "VolatileError",
-    "admit",
-    "identity",
-    "volatile_paths",
-]
+__all__ = ["Admitted", "AdmittedTool", "DefinitionLimits", "VolatileError", "admit", "identity", "volatile_paths"]
