@@ -125,7 +125,6 @@ OWNERS = {
         "router/bundle_router/serving/probes.py",
         "router/bundle_router/serving/service.py",
         "router/bundle_router/serving/pages/application.py",
-        "router/bundle_router/serving/pages/config_routes.py",
         "router/bundle_router/serving/pages/service_pages.py",
         "router/bundle_router/serving/sign_in.py",
         "router/bundle_router/deferral/proxy.py",

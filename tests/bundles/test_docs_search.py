@@ -8,17 +8,19 @@ from collections.abc import Callable
 
 import pytest
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.docs.indexes import (
+from bundle_router.tools.docs.site_search import (
     KINDS,
     MAX_INDEX,
     IndexEntry,
+    SiteIndex,
+    rank,
     read_inventory,
     read_llms,
     read_mkdocs,
     read_sitemap,
     read_sphinx_search,
+    resolve_hits,
 )
-from bundle_router.tools.docs.site_search import SiteIndex, rank, resolve_hits
 from bundle_router.tools.docs.urls import parse_url
 from hypothesis import given
 from hypothesis import strategies as st

@@ -20,7 +20,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import open_archive
 from bundle_router.serving.pages.application import pages
-from bundle_router.serving.pages.config_routes import WITH_CONFIG, ConfigRoutes
+from bundle_router.serving.pages.service_pages import WITH_CONFIG, ConfigRoutes
 from bundle_router.wiring.config_editing import ConfigEditor
 from bundle_router.wiring.pin_approval import PinApproval
 from bundle_router.wiring.run_reader import open_reader

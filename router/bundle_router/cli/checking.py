@@ -34,8 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.config_files import content_file, read_config
     from bundle_router.core.config.resolve import resolve
-    from bundle_router.review.lint import check
-    from bundle_router.review.lint.pins import pin_problems, unpinned_servers
+    from bundle_router.review.lint import check, pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
     from bundle_router.wiring.catalogs import declared_files, local_cards, project_folder, read_catalog
 

@@ -17,8 +17,7 @@ from bundle_router.cli.output import heading, say, say_whole, table
 from bundle_router.cli.route import new_run_id
 from bundle_router.cli.shared_arguments import add_config, add_runs, config_folder
 from bundle_router.demo.repository import Repository, copy_of, make
-from bundle_router.demo.scripted import config_with_model, is_installed, server
-from bundle_router.demo.workflow import DemoStep, run_open_questions
+from bundle_router.demo.workflow import DemoStep, config_with_model, is_installed, run_open_questions, server
 from bundle_router.demo.workflow import run as run_workflow
 from bundle_router.review.sentences import selection_lines
 from bundle_router.wiring.catalogs import LocalServers

@@ -28,7 +28,7 @@ from typing import Annotated, Final
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.models.steps import Frozen
 from bundle_router.errors import RequestError, storage_error
 from bundle_router.serving.keys import Caller, NamedToken, Scope, new_key
 

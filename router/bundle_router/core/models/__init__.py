@@ -24,7 +24,6 @@ from bundle_router.core.models.decisions import (
     Reply,
     SearchUse,
 )
-from bundle_router.core.models.frozen import Frozen
 from bundle_router.core.models.local_tools import (
     BinaryForm,
     BinaryOption,
@@ -39,7 +38,7 @@ from bundle_router.core.models.local_tools import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Facts, Grant, Step, StepPolicy
+from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Facts, Frozen, Grant, Step, StepPolicy
 from bundle_router.core.models.words import (
     BUNDLE_ID,
     CODES,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.models.steps import Frozen
 from bundle_router.dataclass import dataclass, field
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, Field, StrictBool, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, field_validator
+from pydantic_core import PydanticKnownError
 
-from bundle_router.core.models.frozen import Count, Frozen
 from bundle_router.core.models.words import RUN_ID, Trust
 from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import InvalidStep
@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     Words = Sequence[str]
 else:
     Words = tuple[str, ...]
+
+
+def _refuse_coercion(value: Any) -> Any:
+    if isinstance(value, str | bytes | bool):
+        raise PydanticKnownError("int_type")
+    return value
+
+
+Count = Annotated[int, Field(ge=0), BeforeValidator(_refuse_coercion)]
+"""A number from 0 on; text and truth values are refused. 5.0 is whole, as in JSON Schema."""
+
+
+class Frozen(BaseModel):
+    """Base of the pydantic values: immutable, and unknown keys are refused. Errors don't repeat the input, which may
+    hold secrets, since errors are logged. The validator is built with the first value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True)
+
+
 """Takes any sequence, and keeps a tuple."""
 
 MAX_GOAL: Final = 32_768

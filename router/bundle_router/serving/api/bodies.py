@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, create_model
 
 from bundle_router.core.models import Step
-from bundle_router.core.models.frozen import Frozen
+from bundle_router.core.models.steps import Frozen
 from bundle_router.core.records.read_model import FACETS
 from bundle_router.core.tools.exposure.provider_forms import Format
 

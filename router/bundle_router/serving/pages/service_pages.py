@@ -1,23 +1,187 @@
-"""The pages of the service: reading runs and editing the config folder, as far as the caller's token permits."""
+"""The pages of the service: reading runs and editing the config folder, as far as the caller's token permits.
+
+Rules for the addresses at which the config is edited (checked while typing, compared, saved, undone; pins approved):
+1. Anybody who may see the pages may read. Checking, saving and approving need the scope `edit`, and a POST from a page
+   of this origin with the token of this process.
+2. No address and no form names a path: there are the five files, and the folders that `serve` was given by name.
+3. Everything works without JavaScript; with it, the text is checked while it is typed.
+4. A refused save returns the text as it was typed, with its errors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from bundle_router.errors import ConfigError, RequestError
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.pages.application import pages
-from bundle_router.serving.pages.config_routes import WITH_CONFIG, ConfigRoutes
+from bundle_router.serving.pages.application import (
+    HEADERS,
+    Handler,
+    Reviewer,
+    pages,
+    read_form,
+    request_values,
+    respond,
+)
+from bundle_router.serving.pages.config_views import ConfigViews, text_digest
+from bundle_router.serving.pages.queries import Query, fields_of, first
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
 from bundle_router.serving.pages.views import Away
 from bundle_router.serving.refusals import Asgi
+from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
+from bundle_router.wiring.pin_approval import PinApproval
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from bundle_router.wiring.catalogs import LocalServers
+
+
+MAX_FORM_BYTES: Final = 4 * 1024 * 1024
+"""Maximum bytes of a form: a config file with every character escaped."""
+WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
+"""The navigation of pages where the config can be edited."""
+Post = Callable[[Query, str, Request], PageContent | str]
+"""A page, or the address to redirect to."""
+
+
+class ConfigRoutes:
+    """The routes of one config folder. `others`: folders to compare with, by name. `who`: who may edit. Pass `routes()`
+    to `pages(more=…)`."""
+
+    def __init__(
+        self,
+        editor: ConfigEditor,
+        *,
+        approval: PinApproval | None = None,
+        others: Mapping[str, Path] | None = None,
+        who: Reviewer = lambda _: None,
+        base: str = "",
+    ) -> None:
+        self._editor = editor
+        self._approval = approval
+        self._links = Links(base, nav=WITH_CONFIG)
+        self._who = who
+        self._views = ConfigViews(editor, dict(others or {}), approval)
+        self._token = secrets.token_urlsafe(24)
+
+    def routes(self) -> list[BaseRoute]:
+        def page(path: str, view: Callable[[Query, Request], PageContent]) -> list[BaseRoute]:
+            return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
+
+        def post(path: str, work: Post) -> Route:
+            return Route(path, self._post(work), methods=["POST"])
+
+        views = self._views
+        return [
+            *page("/config", lambda query, _: views.config(first(query, "file"), saved=first(query, "saved"))),
+            *page("/config/compare", lambda query, _: views.compare(first(query, "with"))),
+            *page("/config/changes", lambda query, _: views.changes()),
+            Route("/config/schema/{file}", self._schema),
+            post("/config/check", lambda form, *_: views.problems(first(form, "file"), first(form, "text"))),
+            post("/config/preview", lambda form, *_: views.preview(form)),
+            post("/config/save", self._save),
+            *page("/config/undo", lambda *_: views.undo()),
+            post("/config/undo", self._undo),
+            *page("/servers/{server}/pins", lambda q, at: views.pins(at.path_params["server"], "approved" in q)),
+            post("/servers/{server}/pins", lambda _form, _by, at: views.pins(at.path_params["server"], ask=True)),
+            post("/servers/{server}/approve", self._approve),
+        ]
+
+    # --- what is posted ----------------------------------------------------------------------------------------------
+
+    def _save(self, form: Query, by: str, _request: Request) -> PageContent | str:
+        name, text = first(form, "file"), first(form, "text")
+        if first(form, "compared") != text_digest(text):
+            refusal = RequestError("the text was changed since it was compared", advice="see what it comes to now")
+            return self._views.preview(form, refused=refusal)
+        try:
+            self._editor.save(
+                {name: text},
+                {name: first(form, "digest")},
+                by=by,
+                reason=first(form, "reason"),
+                acknowledged=first(form, "acknowledged"),
+            )
+        except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
+            return self._views.preview(form, refused=error)
+        return f"/config?file={name}&saved=1"
+
+    def _undo(self, form: Query, by: str, _request: Request) -> PageContent | str:
+        try:
+            change = self._editor.undo(by=by, reason=first(form, "reason"), acknowledged=first(form, "acknowledged"))
+        except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
+            return self._views.undo(refused=error)
+        return f"/config?file={change.files[0].name}&saved=undone"
+
+    def _approve(self, form: Query, by: str, request: Request) -> PageContent | str:
+        server: str = request.path_params["server"]
+        if self._approval is None:
+            raise RequestError("servers are not asked here")
+        try:
+            listed, chosen = form.get("listed", ()), form.get("tool", ())
+            if listed and not chosen:
+                raise RequestError("no tool is ticked", advice="tick what you have read and approve")
+            only = None if set(listed) == set(chosen) else chosen
+            self._approval.approve(server, first(form, "digest"), by=by, reason=first(form, "reason"), only=only)
+        except RequestError as error:
+            return self._views.pins(server, ask=True, refused=error)
+        return f"/servers/{server}/pins?approved=1"
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _get(self, view: Callable[[Query, Request], PageContent], *, as_json: bool = False) -> Handler:
+        async def answer(request: Request) -> Response:
+            return await self._answer(request, lambda: view(fields_of(request.url.query), request), as_json=as_json)
+
+        return answer
+
+    def _post(self, post: Post) -> Handler:
+        async def answer(request: Request) -> Response:
+            by = self._who(request)
+            if by is None:
+                return await self._refusal_page(request, "this token may read, and not edit", 403)
+            form = await read_form(request, self._token, MAX_FORM_BYTES)
+            if isinstance(form, tuple):
+                return await self._refusal_page(request, *form)
+            return await self._answer(request, lambda: post(form, by, request))
+
+        return answer
+
+    async def _answer(
+        self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
+    ) -> Response:
+        complete = partial(self._complete_page, request)
+        return await respond(make, complete, self._links, self._views.where, as_json=as_json)
+
+    def _complete_page(self, request: Request, page: PageContent) -> PageContent:
+        """Add what depends on the request: the editor's name, the forms' token, the address of the page as JSON."""
+        own = {"may_edit": self._who(request) is not None, "may_label": False, "token": self._token}
+        values = {**request_values(request), **own, **page.values}
+        return replace(page, values=values if request.method == "GET" else {**values, "as_json": ""})
+
+    async def _refusal_page(self, request: Request, message: str, status: int) -> Response:
+        return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
+
+    async def _schema(self, request: Request) -> Response:
+        """Return the JSON Schema of a file, for editors; the same that `init` writes beside the config."""
+        from bundle_router.core.config.written_forms import schema_texts
+
+        name = request.path_params["file"]
+        text = schema_texts().get(f"schema/{name}")
+        if text is None:
+            return await self._refusal_page(request, "there is no such schema", 404)
+        return Response(text, 200, HEADERS, "application/schema+json")
 
 
 @dataclass(frozen=True, slots=True)
