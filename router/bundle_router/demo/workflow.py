@@ -140,7 +140,7 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 
-def server() -> ScriptedServer:
+def scripted_server() -> ScriptedServer:
     """Return a server that answers the first question and fails every other one. Not started yet."""
     return ScriptedServer([_pick, status(503)])
 

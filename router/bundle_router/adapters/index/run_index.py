@@ -168,6 +168,11 @@ class RunIndex:
         self.rows_read += len(found)
         return found
 
+    def _ask(self, query: str, **bound: Any) -> list[dict[str, Any]]:
+        """Return the rows of a query that stands alone."""
+        with self._connect() as connection:
+            return self._rows(connection, query, **bound)
+
     # --- runs --------------------------------------------------------------------------------------------------------
 
     def runs(self, query: RunQuery, *, facets: bool = True) -> RunPage:
@@ -205,10 +210,7 @@ class RunIndex:
 
     def run(self, run_id: str) -> RunRow:
         """Return one run. Raises UnknownRun."""
-        with self._connect() as connection:
-            rows = self._rows(
-                connection, f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id
-            )
+        rows = self._ask(f"select {_RUN_COLUMNS} from {PREFIX}runs where run_id = :run_id", run_id=run_id)
         if not rows:
             raise UnknownRun(f"there is no run {run_id[:128]!r}", advice="`bundle-router runs list` lists them")
         return run_of(rows[0])
@@ -216,13 +218,11 @@ class RunIndex:
     def newer_than(self, run_id: str, query: RunQuery) -> int:
         """Return how many of the matching runs began after the given run."""
         where, bound = conditions(query)
-        with self._connect() as connection:
-            (found,) = self._rows(
-                connection,
-                f"select count(*) as n from {PREFIX}runs r where {where} and "
-                f"began > (select began from {PREFIX}runs where run_id = :newest)",
-                **bound, newest=run_id,
-            )  # fmt: skip
+        (found,) = self._ask(
+            f"select count(*) as n from {PREFIX}runs r where {where} and "
+            f"began > (select began from {PREFIX}runs where run_id = :newest)",
+            **bound, newest=run_id,
+        )  # fmt: skip
         return int(found["n"])
 
     # --- one run -----------------------------------------------------------------------------------------------------
@@ -272,57 +272,47 @@ class RunIndex:
 
     def neighbours_of(self, run_id: str, seq: int) -> tuple[int | None, int | None]:
         """Return the `seq` of the decisions of a run before and after a record."""
-        with self._connect() as connection:
-            (row,) = self._rows(
-                connection,
-                f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq) as before, "
-                f"(select min(seq) from {PREFIX}decisions where run_id = :run_id and seq > :seq) as after",
-                run_id=run_id, seq=seq,
-            )  # fmt: skip
+        (row,) = self._ask(
+            f"select (select max(seq) from {PREFIX}decisions where run_id = :run_id and seq < :seq) as before, "
+            f"(select min(seq) from {PREFIX}decisions where run_id = :run_id and seq > :seq) as after",
+            run_id=run_id, seq=seq,
+        )  # fmt: skip
         return row["before"], row["after"]
 
     def rows_of(self, table: Table, run_id: str, *, limit: int = -1, **equal: Any) -> list[dict[str, Any]]:
         """Return the first `limit` rows of a run in one table whose columns have the `equal` values."""
         assert set(equal) <= COLUMNS[table].keys(), equal  # noqa: S101 - a caller's bug, not input
         where = "".join(f" and {name} = :{name}" for name in equal)
-        with self._connect() as connection:
-            rows = self._rows(
-                connection,
-                f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
-                run_id=run_id, limit=limit, **equal,
-            )  # fmt: skip
+        rows = self._ask(
+            f"select * from {PREFIX}{table} where run_id = :run_id{where} order by seq limit :limit",
+            run_id=run_id, limit=limit, **equal,
+        )  # fmt: skip
         return [restore_types(table, row) for row in rows]
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
         """Return the bundles that the run showed but never called, with the number of steps that showed them."""
-        with self._connect() as connection:
-            rows = self._rows(
-                connection,
-                f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and shown "
-                "group by bundle having sum(calls) = 0 order by steps desc, bundle",
-                run_id=run_id,
-            )
+        rows = self._ask(
+            f"select bundle, count(*) as steps from {PREFIX}bundles where run_id = :run_id and shown "
+            "group by bundle having sum(calls) = 0 order by steps desc, bundle",
+            run_id=run_id,
+        )
         return [(row["bundle"], row["steps"]) for row in rows]
 
     def refused(self, run_id: str) -> list[tuple[str, str, int]]:
         """Return the tools that the run asked for and was refused, each with the code and how often."""
-        with self._connect() as connection:
-            rows = self._rows(
-                connection,
-                f"select rtrim(server || '.' || tool, '.') as name, code, count(*) as n from {PREFIX}calls where "
-                "run_id = :run_id and outcome = 'denied' group by name, code order by n desc, name limit 200",
-                run_id=run_id,
-            )
+        rows = self._ask(
+            f"select rtrim(server || '.' || tool, '.') as name, code, count(*) as n from {PREFIX}calls where "
+            "run_id = :run_id and outcome = 'denied' group by name, code order by n desc, name limit 200",
+            run_id=run_id,
+        )
         return [(row["name"], row["code"] or "", row["n"]) for row in rows]
 
     def addresses(self) -> list[tuple[str, str, str]]:
         """Return every (workflow, role, step) with a decision, the most frequent first, at most 500."""
-        with self._connect() as connection:
-            rows = self._rows(
-                connection,
-                f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
-                "group by workflow, role, step order by n desc limit 500",
-            )
+        rows = self._ask(
+            f"select workflow, role, step, count(*) as n from {PREFIX}decisions "
+            "group by workflow, role, step order by n desc limit 500",
+        )
         return [(row["workflow"] or "", row["role"] or "", row["step"] or "") for row in rows]
 
     # --- across runs -------------------------------------------------------------------------------------------------
@@ -333,14 +323,12 @@ class RunIndex:
         if not match:
             return []
         only = "and t.run_id = :run_id " if run_id is not None else ""
-        with self._connect() as connection:
-            rows = self._rows(
-                connection,
-                f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt, r.began "
-                f"from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id "
-                f"where {SEARCH} match :match {only}order by bm25({SEARCH}), r.began desc, t.seq limit :limit",
-                match=match, limit=limit, **({"run_id": run_id} if run_id is not None else {}),
-            )  # fmt: skip
+        rows = self._ask(
+            f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt, r.began "
+            f"from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id "
+            f"where {SEARCH} match :match {only}order by bm25({SEARCH}), r.began desc, t.seq limit :limit",
+            match=match, limit=limit, **({"run_id": run_id} if run_id is not None else {}),
+        )  # fmt: skip
         return [TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"])) for r in rows]
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
@@ -373,17 +361,13 @@ class RunIndex:
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that match the query, newest first, and their number."""
         where, bound = conditions(query.runs)
-        with self._connect() as connection:
-            rows, total = record_rows(
-                lambda text, **values: self._rows(connection, text, **bound, **values), where, query
-            )
+        rows, total = record_rows(lambda text, **values: self._ask(text, **bound, **values), where, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return the totals of the matching runs."""
         where, bound = conditions(query)
-        with self._connect() as connection:
-            return stats(lambda statement, **values: self._rows(connection, statement, **bound, **values), where)
+        return stats(lambda statement, **values: self._ask(statement, **bound, **values), where)
 
     def table(self, name: str) -> Mapping[str, Tally]:
         """Return one table of `stats` over all runs, by its rows' names."""

@@ -3,10 +3,10 @@
 It gives the results of `rg` (`tools.repo.rg`), with one difference of re2's syntax: `\\w`, `\\d` and `\\b` know ASCII
 only. Every file is opened through `Root`, and at most `MAX_FILE_BYTES` of it are read.
 
-`.gitignore` rules (gitignore(5), "PATTERN FORMAT") and globs come from the repository and from the model, so they run on
-re2 too. `.ignore`, `.git/info/exclude` and the user's global list do not count. The library pathspec applies a folder's
-rule to everything beneath, even if the search names that folder, and has no `{a,b}` for globs; `rg` does the opposite
-of both, and the two engines have to agree.
+`.gitignore` rules (gitignore(5), "PATTERN FORMAT") and globs come from the repository and from the model, so they too
+run on re2. `.ignore`, `.git/info/exclude` and the user's global list do not count. The library pathspec applies a
+folder's rule to everything beneath, even if the search names that folder, and has no `{a,b}` for globs; `rg` does the
+opposite of both, and the two engines have to agree.
 """
 
 from __future__ import annotations
