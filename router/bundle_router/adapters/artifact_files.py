@@ -217,9 +217,9 @@ class RunArtifacts(ArtifactReader):
             self._pool.take(folder, sha256)
 
     def _write(self, sha256: str, data: bytes, folder: int) -> None:
-        beside = _BESIDE + secrets.token_hex(8)
+        temporary = _BESIDE + secrets.token_hex(8)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(beside, flags, 0o600, dir_fd=folder)
+        fd = os.open(temporary, flags, 0o600, dir_fd=folder)
         try:
             try:
                 _write_all(fd, data)
@@ -227,10 +227,10 @@ class RunArtifacts(ArtifactReader):
                     os.fsync(fd)
             finally:
                 os.close(fd)
-            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:  # an interrupted caller must leave no half-written file either
             with suppress(OSError):
-                os.unlink(beside, dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
             raise
         if self._durable:
             os.fsync(folder)
@@ -254,11 +254,11 @@ class ArtifactPool:
             if not is_equal:
                 os.unlink(sha256, dir_fd=own)
                 return False
-            beside = _BESIDE + secrets.token_hex(8)
-            os.link(sha256, beside, src_dir_fd=own, dst_dir_fd=folder, follow_symlinks=False)
-            os.rename(beside, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # replaces a torn file too
+            temporary = _BESIDE + secrets.token_hex(8)
+            os.link(sha256, temporary, src_dir_fd=own, dst_dir_fd=folder, follow_symlinks=False)
+            os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # replaces a torn file too
             with suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=folder)  # renaming a link to the same file keeps both names
+                os.unlink(temporary, dir_fd=folder)  # renaming a link to the same file keeps both names
             return True
         return False
 

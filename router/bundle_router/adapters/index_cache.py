@@ -62,21 +62,21 @@ class IndexCache:
         place = self._place(revision)
         if place is None:
             return False
-        beside: Path | None = None
+        temporary: Path | None = None
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_ours(place.parent):
                 return False
-            beside = Path(tempfile.mkdtemp(prefix=_HALF, dir=place.parent))
-            write(beside)
+            temporary = Path(tempfile.mkdtemp(prefix=_HALF, dir=place.parent))
+            write(temporary)
             if not place.exists():
-                beside.rename(place)
+                temporary.rename(place)
             self._prune(place.parent)
         except OSError:
             return place.is_dir()  # full, read-only, or another writer was first
         finally:
-            if beside is not None:
-                shutil.rmtree(beside, ignore_errors=True)
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
         return True
 
     def _place(self, revision: str) -> Path | None:

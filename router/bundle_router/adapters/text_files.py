@@ -20,26 +20,26 @@ def replace_texts(texts: Mapping[Path, str]) -> None:
 
     Raises StorageError.
     """
-    beside: dict[Path, str] = {}
+    temporary: dict[Path, str] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-            beside[path] = name
+            temporary[path] = name
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 os.fchmod(descriptor, 0o644)
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
-        for path in list(beside):
-            Path(beside[path]).replace(path)
-            del beside[path]
+        for path in list(temporary):
+            Path(temporary[path]).replace(path)
+            del temporary[path]
         for folder in {path.parent for path in texts}:
             _sync(folder)
     except OSError as error:
         raise storage_error(f"{error.filename or path} can't be written", error) from error
     finally:
-        for name in beside.values():
+        for name in temporary.values():
             Path(name).unlink(missing_ok=True)
 
 

@@ -125,8 +125,8 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
         for line in lines_of(row):
             say(line)
     nouns = ("bundle", "bundles"), ("route", "routes"), ("policy", "policies"), ("server", "servers")
-    held = (catalog.bundles, catalog.routes, catalog.policies, catalog.servers)
-    parts = [f"{len(rows)} {names[len(rows) != 1]}" for rows, names in zip(held, nouns, strict=True)]
+    tables = (catalog.bundles, catalog.routes, catalog.policies, catalog.servers)
+    parts = [f"{len(rows)} {names[len(rows) != 1]}" for rows, names in zip(tables, nouns, strict=True)]
     say(f"valid: {', '.join(parts)}; revision {catalog.revision}")
     only_routed = unpickable_line(catalog)
     if only_routed:

@@ -157,7 +157,9 @@ def run_mcp(runs: str) -> int:
         _show_review(servers, rows)
         _show_missing([server for server in known if isinstance(server, MissingServer)])
         run_id = f"demo-mcp-{new_run_id()}"
-        decision, toolset, results = asyncio.run(_run(folder / "config", runs, run_id, repository.root, servers))
+        decision, toolset, results = asyncio.run(
+            _call_servers(folder / "config", runs, run_id, repository.root, servers)
+        )
         _show_run(decision, toolset, results)
         _show_images(runs, run_id, results)
         _show_change(folder / "config", runs, run_id, repository.root, servers[0])
@@ -184,7 +186,7 @@ def _pin(config: Path, servers: Sequence[DemoServer]) -> list[Review]:
     return rows
 
 
-async def _run(
+async def _call_servers(
     config: Path, runs: str, run_id: str, workspace: Path, servers: list[DemoServer]
 ) -> tuple[Decision, Toolset, list[Result]]:
     from bundle_router.wiring import Router
@@ -202,7 +204,7 @@ async def _run(
     return decision, toolset, results
 
 
-def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def _titled_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     heading(title)
     say()
     table(columns, rows)
@@ -218,7 +220,7 @@ def _show_review(servers: list[DemoServer], rows: list[Review]) -> None:
         tokens = sum(tool.card.tokens for tool in tools)
         remark = row.error or ", ".join(light.tool for light in row.lights) or "-"
         lines.append((row.server.name, packages[row.server.name], row.server.trust, len(tools), f"{tokens:,}", remark))
-    _show(title, ("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
+    _titled_table(title, ("server", "from", "trust", "tools>", "tokens>", "warning light"), lines)
 
 
 def _show_missing(missing: list[MissingServer]) -> None:
@@ -256,7 +258,7 @@ def _show_images(runs: str, run_id: str, results: list[Result]) -> None:
     if rows:
         where = Path(runs, run_id, "artifacts", "sha256")
         title = f"The images among it, one file each: {where}/<2 digits>/<sha256>"
-        _show(title, ("from", "what it is", "bytes>", "sha256"), rows)
+        _titled_table(title, ("from", "what it is", "bytes>", "sha256"), rows)
 
 
 def _line(result: Result) -> tuple[object, ...]:
@@ -293,12 +295,14 @@ def _show_change(config: Path, runs: str, run_id: str, workspace: Path, server: 
         router.route_sync(Step(run_id=f"{run_id}-changed", workflow="demo", role="agent", step="look"))
         result = router.call_sync(f"{run_id}-changed", f"{server.name}.{tool}", call_arguments)
     title = f"The same call, where {server.name}.{tool} was approved with another description than it has"
-    _show(title, ("call", "outcome", "ms>", "what came back"), [_line(result)])
+    _titled_table(title, ("call", "outcome", "ms>", "what came back"), [_line(result)])
 
 
 def _show_trouble(rows: list[trouble.FaultTrial]) -> None:
     columns = ("its trouble", "outcome", "ms>", "what the agent is told", "its next call", "the other server", "ms>")
-    _show("A server in trouble, and another that is called at the same time", columns, [_trial_cells(r) for r in rows])
+    _titled_table(
+        "A server in trouble, and another that is called at the same time", columns, [_trial_cells(r) for r in rows]
+    )
 
 
 def _trial_cells(row: trouble.FaultTrial) -> tuple[object, ...]:

@@ -42,14 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     texts = {
         folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
     }
-    whole = append_texts(config, local, texts)
+    new_texts = append_texts(config, local, texts)
     if arguments.write:
-        replace_texts(whole)
+        replace_texts(new_texts)
     if arguments.json:
         print_json({
             "servers": made.names, "variables": made.variables, "notes": made.notes,
-            "written": [str(path) for path in whole] if arguments.write else [],
-            "text": {path.name: texts[path] for path in whole},
+            "written": [str(path) for path in new_texts] if arguments.write else [],
+            "text": {path.name: texts[path] for path in new_texts},
         })  # fmt: skip
         return 0
     _show(made, texts, written=arguments.write)
@@ -78,11 +78,11 @@ def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, s
     from bundle_router.tools.workspace.grammar import problems as check_binary
     from bundle_router.wiring.catalogs import declared_files, local_cards
 
-    whole = {}
+    new_texts = {}
     for path, text in texts.items():
         present = _text_of(path) if path.exists() else ""
-        whole[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
-    added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in whole.items()]
+        new_texts[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
+    added = [from_bytes(path.name, str(path), text.encode(), "project") for path, text in new_texts.items()]
     names = {file.name for file in added}
     kept = [f for f in read_config(config) if f.layer != "project" or f.name not in names]
     kept += declared_files(local)
@@ -91,7 +91,7 @@ def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, s
     ]
     if problems:
         raise ConfigError(problems)
-    return whole
+    return new_texts
 
 
 def _show(made: ImportedServers, texts: dict[Path, str], *, written: bool) -> None:

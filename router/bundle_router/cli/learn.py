@@ -233,9 +233,9 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     if memory is not None and memory.replay.trials:
         yield _replay_row("replay, run by run: quality (mean of first and MRR)", memory)
     if memory is not None and memory.before.steps:
-        before, after_ = memory.before, memory.after
-        yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after_.first)
-        yield "newest runs: mean reciprocal rank", before.steps, _fixed(before.mrr), _fixed(after_.mrr)
+        before, after = memory.before, memory.after
+        yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after.first)
+        yield "newest runs: mean reciprocal rank", before.steps, _fixed(before.mrr), _fixed(after.mrr)
     tools = learning.tools
     if tools is not None and tools.replay.trials:
         yield _replay_row("tools, replay run by run: quality", tools)
@@ -266,12 +266,12 @@ def _show_proposals(learning: Learning) -> None:
                 for r in proposals.routes]  # fmt: skip
         table(("route to promote", "bundles", "answers>", "runs>", "used>"), rows)
     if proposals.examples:
-        rows_ = [(e.bundle, e.text, e.runs, e.rank or "not found") for e in proposals.examples]
-        table(("example to add", "text", "runs>", "ranked now>"), rows_)
+        examples = [(e.bundle, e.text, e.runs, e.rank or "not found") for e in proposals.examples]
+        table(("example to add", "text", "runs>", "ranked now>"), examples)
     if proposals.trims:
-        rows__ = [(t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)
+        trims = [(t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)
                   for t in proposals.trims]  # fmt: skip
-        table(("bundle to trim", "shown and never called", "steps>", "runs>", "tokens>"), rows__)
+        table(("bundle to trim", "shown and never called", "steps>", "runs>", "tokens>"), trims)
     if proposals.count:
         say("as TOML to copy from: --proposals FILE")
 
@@ -280,13 +280,13 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
     say()
     for path in written:
         say(f"written: {path}")
-    now, then = _name_of_learned(learning.now), _name_of_learned(learning.then)
+    now, proposed = _name_of_learned(learning.now), _name_of_learned(learning.then)
     if not learning.changes:
         say(f"in force, and staying so: {now}")
     elif accepted:
-        say(f"in force from the next start on: {then} (it was: {now})")
+        say(f"in force from the next start on: {proposed} (it was: {now})")
     else:
-        say(f"in force: {now}; proposed: {then}")
+        say(f"in force: {now}; proposed: {proposed}")
         say(f"to accept exactly this: bundle-router learn --accept {learning.version}, with the same options")
 
 

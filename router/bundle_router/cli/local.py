@@ -58,9 +58,9 @@ def _parts(option: str) -> tuple[str, str, str]:
 
 
 def _import(option: str, module: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:

@@ -48,8 +48,8 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     of.add_argument("--until", metavar="TIME", help="the same; a date: its last moment")
     if sorting:
         orders = [*SORTS, *(f"-{name}" for name in SORTS)]
-        told = f"one of {', '.join(SORTS)}; with a '-' the other way round: --sort=-took"
-        parser.add_argument("--sort", choices=orders, metavar="ORDER", help=told)
+        sort_help = f"one of {', '.join(SORTS)}; with a '-' the other way round: --sort=-took"
+        parser.add_argument("--sort", choices=orders, metavar="ORDER", help=sort_help)
         parser.add_argument("--limit", type=int, help="runs shown (default: 50)")
 
 

@@ -107,10 +107,10 @@ def _bundles(
 def _tools(
     catalog: Catalog, search: Search, memories: Memories, request: Request, permitted: frozenset[str], limit: int
 ) -> dict[str, Any]:
-    held = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
-    held &= frozenset(search.corpus.servers)
+    tools_of_bundles = frozenset(tool for id_ in permitted for tool in catalog.bundles[id_].tools)
+    tools_of_bundles &= frozenset(search.corpus.servers)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.cards[row.id].description}
-            for row in search.rank_tools(Request(request.text), held, memories, k=limit)]  # fmt: skip
+            for row in search.rank_tools(Request(request.text), tools_of_bundles, memories, k=limit)]  # fmt: skip
     memory, learned = memories.bundles, memories.tools
     revisions = {"memory": memory.revision if memory else None, "tools": learned.revision if learned else None}
     return {"kind": "tools", "ranked": rows, "search": None, **revisions}

@@ -26,9 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     table(
         ("tool", "exposed as", "bundle", "tokens>"), [(t.name, t.exposed, t.bundle, t.tokens) for t in toolset.active]
     )
-    beside = toolset.tokens - sum(tool.tokens for tool in toolset.active)
-    if beside:
-        say(f"and meta-tools, {beside:,} tokens")
+    meta_tokens = toolset.tokens - sum(tool.tokens for tool in toolset.active)
+    if meta_tokens:
+        say(f"and meta-tools, {meta_tokens:,} tokens")
     say(
         f"{len(toolset.active)} tools (cap {toolset.cap}), {toolset.tokens:,} tokens; all tools: {toolset.all_tokens:,}"
     )

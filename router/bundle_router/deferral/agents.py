@@ -133,8 +133,8 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
             json.dump(providers, out)
         # Without `local`, Cline starts a daemon that would outlive the proxy and keep its address.
-        more = {"CLINE_PROVIDER_SETTINGS_PATH": str(file), "CLINE_SESSION_BACKEND_MODE": "local"}
-        return Launch(tuple(command), common | more)
+        variables = {"CLINE_PROVIDER_SETTINGS_PATH": str(file), "CLINE_SESSION_BACKEND_MODE": "local"}
+        return Launch(tuple(command), common | variables)
     return Launch(tuple(command), common | {"ANTHROPIC_API_BASE": base})
 
 

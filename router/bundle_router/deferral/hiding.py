@@ -249,11 +249,11 @@ class StreamFilter:
             return b""
         if self._reading:
             return b"".join(self._filter_events(events))
-        whole = b"".join(events)
-        if any(mark in whole for mark in _MARKS):
+        passed = b"".join(events)
+        if any(mark in passed for mark in _MARKS):
             self._catch_up()
             return b"".join(self._filter_events(events))
-        return self._keep_passing(whole)
+        return self._keep_passing(passed)
 
     def _keep_passing(self, whole: bytes) -> bytes:
         """Keep passing events, in case a later one has to be parsed with them."""

@@ -220,12 +220,12 @@ class Journal:
             self._disk.delete(path)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.bundle-router")
-        self._disk.write_new(beside, data, change["mode"], (change["owner"][0], change["owner"][1]))
+        temporary = path.with_name(f".{path.name}.bundle-router")
+        self._disk.write_new(temporary, data, change["mode"], (change["owner"][0], change["owner"][1]))
         if digest(self._disk.read(path)) != expected:
-            beside.unlink()
+            temporary.unlink()
             raise RequestError(f"{path} was changed in the meantime, so it is left as it is", advice="plan again")
-        self._disk.rename(beside, path)
+        self._disk.rename(temporary, path)
 
     def _restore(self, entry: Mapping[str, Any], *, fresh: bool) -> None:
         """Restore the files that have the new bytes, the last first."""

@@ -162,9 +162,9 @@ def find(text: str, keys: Sequence[str]) -> Member | None:
 def set_member(text: str, keys: Sequence[str], value: Any) -> str:
     """Return the text with the member at `keys` set to `value`; missing objects on the way are created."""
     shown = json.dumps(value)
-    there = find(text, keys)
-    if there is not None:
-        return text[: there.start] + shown + text[there.end :]
+    present = find(text, keys)
+    if present is not None:
+        return text[: present.start] + shown + text[present.end :]
     parent = find(text, keys[:-1])
     if keys[:-1] and parent is None:
         return set_member(text, keys[:-1], {keys[-1]: value})

@@ -179,10 +179,12 @@ class DeferralProxy:
             for _round in range(MAX_CONTINUATIONS):
                 if message.get("stop_reason") != "pause_turn" or not any(map(is_hidden, so_far)):
                     break
-                more = json.loads(await (await self._send(exchange, _continue_request(deferred.text, so_far))).body())
-                so_far = [*so_far, *more["content"]]
+                continued = json.loads(
+                    await (await self._send(exchange, _continue_request(deferred.text, so_far))).body()
+                )
+                so_far = [*so_far, *continued["content"]]
                 body, so_far = hide_in_message(
-                    json.dumps({**more, "id": message["id"], "content": so_far}).encode(),
+                    json.dumps({**continued, "id": message["id"], "content": so_far}).encode(),
                     placeholders=deferred.placeholders,
                 )
                 message = json.loads(body)

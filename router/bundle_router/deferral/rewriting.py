@@ -169,9 +169,9 @@ class RequestRewriter:
                 self._lists.move_to_end(known)
                 return self._lists[known], start + len(known)
         found, end = read_elements(text, start)
-        whole = text[start:end]
-        made = ToolList(whole, tuple(found), _obstacle(found), self._deferrable_tools(found))
-        self._lists[whole] = made
+        message_text = text[start:end]
+        made = ToolList(message_text, tuple(found), _obstacle(found), self._deferrable_tools(found))
+        self._lists[message_text] = made
         if len(self._lists) > KEPT_TOOL_LISTS:
             self._lists.popitem(last=False)
         return made, end

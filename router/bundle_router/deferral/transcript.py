@@ -383,8 +383,8 @@ class Transcript:
         if request.process == self._process:
             self._apply_snapshot(request)
         if request.on is False and request.session in self._refused:
-            held = not request.sub_agent and request.process > self._refused[request.session]
-            request.after_refusal = "held" if held else "same"
+            is_main_agent = not request.sub_agent and request.process > self._refused[request.session]
+            request.after_refusal = "held" if is_main_agent else "same"
         state: State = "unknown" if request.on is None else "on" if request.on else "off"
         if request.tools is not None and request.tools.count == 0:
             state = "none"

@@ -51,12 +51,12 @@ class UpstreamAnswer:
 
     async def body(self, *, decoded: bool = True) -> bytes:
         """Return the whole body. Raises UpstreamFailed if it exceeds the bound."""
-        whole = bytearray()
+        received = bytearray()
         async for piece in self.pieces(decoded=decoded):
-            whole += piece
-            if len(whole) > MAX_BODY_BYTES:
+            received += piece
+            if len(received) > MAX_BODY_BYTES:
                 raise UpstreamFailed("the answer is too large")
-        return bytes(whole)
+        return bytes(received)
 
     def readable(self) -> bool:
         """Return whether this module can undo the body's compression."""

@@ -171,9 +171,9 @@ def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
 
 def page_url(bars: Sequence[tuple[str, int]] = _BARS) -> str:
     """Return a URL that contains a page with one chart."""
-    most = max(value for _, value in bars)
+    highest = max(value for _, value in bars)
     drawn = "".join(
-        f'<div class="bar" style="height:{340 * value // most}px">{day} {value}</div>' for day, value in bars
+        f'<div class="bar" style="height:{340 * value // highest}px">{day} {value}</div>' for day, value in bars
     )
     return "data:text/html," + quote(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Slugs made</title><style>{_STYLE}</style>'

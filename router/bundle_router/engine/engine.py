@@ -429,8 +429,8 @@ class Engine:
         if decision_id is not None:
             self.state(run_id, decision_id).refuse_superseded()
         data = self.artifact(run_id, uri)
-        whole = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
-        return media_form(whole, data, self.ports.describe(data), surface_form.form, link=link)
+        handle = f"{PREFIX}{uri.removeprefix('artifact:').removeprefix('sha256:')}"
+        return media_form(handle, data, self.ports.describe(data), surface_form.form, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 

@@ -431,9 +431,9 @@ class RunTable:
     def check_parent(self, run: OpenRun, step: Step) -> None:
         """Refuse a step that names another parent than the run has."""
         if step.parent_run_id is not None and step.parent_run_id != (parent_id := run.parent_id):
-            was = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
+            present_parent = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
             raise RequestError(
-                f"run {run.id!r} is {was}, this step names {step.parent_run_id!r} as its parent",
+                f"run {run.id!r} is {present_parent}, this step names {step.parent_run_id!r} as its parent",
                 advice="give the sub-agent a run of its own",
             )
 

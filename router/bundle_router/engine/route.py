@@ -254,10 +254,10 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     if seq is None:
         return None
     record = DecisionRecord.from_json(run.log.record(seq))
-    wanted, was = _contents(request.asked, request.step), _contents(record.step, record.step)
-    was |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
-    was |= {"fixed_list": record.fixed_list}
-    differing = [name for name, value in wanted.items() if was.get(name) != value]
+    wanted, recorded = _contents(request.asked, request.step), _contents(record.step, record.step)
+    recorded |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
+    recorded |= {"fixed_list": record.fixed_list}
+    differing = [name for name, value in wanted.items() if recorded.get(name) != value]
     if differing:
         raise KeyConflict(
             f"run {run.id!r}: key {key!r} was used for decision {record.decision.decision_id!r} with other values of "

@@ -215,13 +215,13 @@ class Surface:
         """Return where each tool of the decision is presented. Blocks where search is needed (rule 3)."""
         exposed = state.exposed()
         facts, of = state.facts, plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
-        held = presented_bundles(
+        presented = presented_bundles(
             self.catalog, state.decided.decision.bundles, lambda id_: filter(exposed.__contains__, of(id_, facts).tools)
         )
-        unranked = needs_ranking(self.catalog, held)
+        unranked = needs_ranking(self.catalog, presented)
         ranked = self._ranking(state.decided, unranked) if unranked else ()
         began, room = state.decided.decision.after, room_of(state.step)
-        placement = place(self.catalog, held, state.activation, room=room, began=began, ranked=ranked)
+        placement = place(self.catalog, presented, state.activation, room=room, began=began, ranked=ranked)
         return VisibleTools(self.catalog, placement, self.exposed, joins, room=state.room(state.activation))
 
     def _ranking(self, decided: DecisionRecord, tools: frozenset[str]) -> Sequence[str]:
@@ -282,10 +282,10 @@ class Surface:
         for chosen in state.decided.decision.bundles:
             bundle = self.catalog.bundle(chosen.id) if chosen.mode is None else None
             for part, skill in self.catalog.skills_of(bundle) if bundle is not None else ():
-                here = [tool for tool in part.tools if tool in places]
-                if here and skill.path not in yielded:
+                placed_tools = [tool for tool in part.tools if tool in places]
+                if placed_tools and skill.path not in yielded:
                     yielded.add(skill.path)
-                    named = [tool for tool in here if is_named_in(skill, tool)]
+                    named = [tool for tool in placed_tools if is_named_in(skill, tool)]
                     tools = tuple(self.exposed[tool] for tool in named)
                     yield SkillText(part.id, skill.name, skill.description, tools, skill.text)
 
@@ -347,8 +347,8 @@ def _own_name(name: str, canonical: Mapping[str, str]) -> str:
     if name in canonical or not name.startswith(CLIENT_PREFIX):
         return name
     rest = name.removeprefix(CLIENT_PREFIX)
-    behind = rest.partition("__")[2]
-    return behind if behind in canonical and rest not in canonical else rest
+    tool = rest.partition("__")[2]
+    return tool if tool in canonical and rest not in canonical else rest
 
 
 def _short_name(tool: str) -> str:

@@ -142,18 +142,18 @@ class Servers:
 
     def availability(self, principal: str = "") -> Availability:
         """Return what is known now, without contacting a server. The same object while nothing changed."""
-        held = self._held_servers.get(principal)
-        if held is not None and not self._remote:
-            return held.availability
+        known = self._held_servers.get(principal)
+        if known is not None and not self._remote:
+            return known.availability
         changes = self._sessions.changes + self._marks
-        if held is not None and held.changes == changes and self._clock.monotonic_ns() < held.until_ns:
-            return held.availability
+        if known is not None and known.changes == changes and self._clock.monotonic_ns() < known.until_ns:
+            return known.availability
         with self._lock:
-            held = self._make_availability(principal, changes, held)
+            known = self._make_availability(principal, changes, known)
             if len(self._held_servers) >= _MAX_PRINCIPALS:
                 self._held_servers.clear()
-            self._held_servers[principal] = held
-        return held.availability
+            self._held_servers[principal] = known
+        return known.availability
 
     def _make_availability(self, principal: str, changes: int, before: _KnownAvailability | None) -> _KnownAvailability:
         now = self._clock.monotonic_ns()

@@ -128,11 +128,11 @@ class Behaviour:
     def merge(self, other: Behaviour) -> None:
         """Add another one's counts."""
         self.counts += other.counts
-        for cause, more in other.groups.items():
+        for cause, other_group in other.groups.items():
             group = self.groups.setdefault(cause, CauseGroup(cause))
-            group.decisions += more.decisions
-            group.changes += more.changes
-            group.examples += more.examples[: self.examples_kept - len(group.examples)]
+            group.decisions += other_group.decisions
+            group.changes += other_group.changes
+            group.examples += other_group.examples[: self.examples_kept - len(group.examples)]
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
         """Return counts and groups as JSON values."""

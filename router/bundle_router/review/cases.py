@@ -118,9 +118,9 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
     cases: tuple[Case, ...] = ()
     if raw is not None:
         listed = raw.get("cases")
-        whole = {**raw, "cases": [_with_steps(case) for case in listed]} if isinstance(listed, list) else raw
+        with_steps = {**raw, "cases": [_with_steps(case) for case in listed]} if isinstance(listed, list) else raw
         try:
-            cases = CaseFile.model_validate(whole).cases
+            cases = CaseFile.model_validate(with_steps).cases
         except ValidationError as error:
             _report(error, file, raw, report)
         for path, row in _expected_codes(cases, raw):

@@ -132,8 +132,8 @@ def _reasons(
     old: Catalog, new: Catalog, id_: str, bundles: Mapping[str, Change], servers: Mapping[str, Change]
 ) -> list[tuple[str, str]]:
     """Return the edits from which a bundle's whole difference follows; none if it was edited itself."""
-    was, is_now = old.bundles[id_], new.bundles[id_]
-    differing = {item.name for item in fields(Bundle) if getattr(was, item.name) != getattr(is_now, item.name)}
+    old_bundle, is_now = old.bundles[id_], new.bundles[id_]
+    differing = {item.name for item in fields(Bundle) if getattr(old_bundle, item.name) != getattr(is_now, item.name)}
     parts = [part for part in is_now.bundles if part in bundles]
     if not differing <= _FOLLOWS or (not parts and not servers):
         return []
@@ -142,7 +142,7 @@ def _reasons(
     if not reasons:
         return []
     for name in sorted(differing - {"trust", "mode"}):
-        moved = _moved_fields(was, is_now, name)
+        moved = _moved_fields(old_bundle, is_now, name)
         explained = {item for part in parts for item in _moved_of(old, new, part, name)}
         if name in ("tools", "patterns"):
             explained |= {item for item in moved if item[1].partition(".")[0] in servers}

@@ -39,9 +39,9 @@ class ModelView:
 def placement_of(catalog: Catalog, record: DecisionRecord) -> tuple[Placement, bool]:
     """Return the places of the decision's permitted tools, and whether a ranking is missing (rule 3)."""
     verdicts = plan_for(catalog, record.step, record.facts.grants).verdicts
-    held = presented_bundles(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
-    placement = place(catalog, held, record.decision.after, room=room_of(record.step))
-    return placement, bool(needs_ranking(catalog, held))
+    presented = presented_bundles(catalog, record.decision.bundles, lambda id_: verdicts.of(id_, record.facts).tools)
+    placement = place(catalog, presented, record.decision.after, room=room_of(record.step))
+    return placement, bool(needs_ranking(catalog, presented))
 
 
 def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai") -> ModelView:

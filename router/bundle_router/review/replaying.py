@@ -107,25 +107,25 @@ class RunReplays:
         return outcome
 
     def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
-        then = self._catalog(record.step.run_id, record.decision.catalog_revision)
+        recorded = self._catalog(record.step.run_id, record.decision.catalog_revision)
         if len(self._facts) > _MAX_FACTS:
             self._facts.clear()
         facts = self._facts.setdefault(record.facts, record.facts)  # what plans judged is kept beside one object
         if facts is not record.facts:
             record = replace(record, facts=facts)
         if self._other is None:
-            replayed = replay(record, then)
+            replayed = replay(record, recorded)
             outcome.behaviour.add(replayed, {})
             if replayed.outcome != "identical":
                 outcome.add(replayed, is_early_detail=is_early and replayed.outcome == "same_bundles")
             return
-        replayed = replay(record, self._other, then, self._decide)
+        replayed = replay(record, self._other, recorded, self._decide)
         if replayed.outcome in ("identical", "same_bundles"):
             outcome.behaviour.add(replayed, {})
             return
-        finder = self._finders.get(then.revision)
+        finder = self._finders.get(recorded.revision)
         if finder is None:
-            finder = self._finders[then.revision] = CauseFinder(then, self._other)
+            finder = self._finders[recorded.revision] = CauseFinder(recorded, self._other)
         outcome.behaviour.add(replayed, finder.causes(record, replayed))
         outcome.add(replayed, is_early_detail=False)
 

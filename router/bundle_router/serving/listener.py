@@ -55,8 +55,8 @@ class CoalescingTransport:
 
     def _send(self) -> None:
         if self._held:
-            held, self._held = self._held, bytearray()
-            self._transport.write(held)
+            buffered, self._held = self._held, bytearray()
+            self._transport.write(buffered)
 
 
 class _RefusedHead(Exception):

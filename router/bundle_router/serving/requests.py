@@ -83,8 +83,8 @@ class Requests:
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected
                 scope["body"] = body
-                whole: Message = {"type": "http.request", "body": body, "more_body": False}
-                await app(scope, with_first(whole, receive), send)
+                body_message: Message = {"type": "http.request", "body": body, "more_body": False}
+                await app(scope, with_first(body_message, receive), send)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -155,9 +155,9 @@ def give_memory_back() -> None:
 
 def with_first(message: Message, receive: Receive) -> Receive:
     """Return a `receive` that gives a message again, then what follows it: the client's disconnection."""
-    held: list[Message] = [message]
+    first: list[Message] = [message]
 
     async def next_message() -> Message:
-        return held.pop() if held else await receive()
+        return first.pop() if first else await receive()
 
     return next_message

@@ -240,11 +240,11 @@ def fake_router(
     for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
     """
     expect("catalog", catalog, Catalog, 'fake_router(load_catalog("config"))')
-    held = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
+    bundled = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
     globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
     for name in results or ():
-        if name not in held and not any(matches(pattern, name) for pattern in globs):
-            hint = Suggester().did_you_mean(name, held)
+        if name not in bundled and not any(matches(pattern, name) for pattern in globs):
+            hint = Suggester().did_you_mean(name, bundled)
             raise RequestError(f"results: no bundle holds a tool {name!r}", advice=hint or "name it 'server.tool'")
     redactor = FakeRedactor(tuple(secrets))
     answering = ScriptedSelector(selector) if callable(selector) else selector

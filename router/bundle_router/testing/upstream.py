@@ -148,18 +148,18 @@ class ScriptedServer:
 def _read(connection: socket.socket) -> ReceivedRequest | None:
     data = b""
     while b"\r\n\r\n" not in data:
-        more = connection.recv(65_536)
-        if not more:
+        received = connection.recv(65_536)
+        if not received:
             return None
-        data += more
+        data += received
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
-        more = connection.recv(65_536)
-        if not more:
+        received = connection.recv(65_536)
+        if not received:
             return None
-        body += more
+        body += received
     return ReceivedRequest(first.split(" ")[1], headers, body)
 
 
@@ -174,7 +174,7 @@ def choice(*ids: str, need: str = "required", rationale: str = "it fits", missin
 
 def completion(content: str | None, *, finish_reason: str = "stop", **message: Any) -> bytes:
     """Return the body of a chat completion."""
-    whole = {
+    document = {
         "id": "chatcmpl-scripted",
         "object": "chat.completion",
         "created": 1_790_000_000,
@@ -188,7 +188,7 @@ def completion(content: str | None, *, finish_reason: str = "stop", **message: A
         ],
         "usage": {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220},
     }
-    return json.dumps(whole).encode()
+    return json.dumps(document).encode()
 
 
 # --- acts ----------------------------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ def warn_of_unused_tools(local: LocalServers | None, catalog: Catalog, diagnosti
         reach = Reach(catalog)
         for bundle in catalog.bundles.values() if reach.complete else ():
             if local.keys() & {*bundle.servers} and not reach.permitted_anywhere(bundle):
-                said = dict(zip(("problem", "advice"), no_policy(bundle.id), strict=True))
-                diagnostics.event("warning", "local.not_permitted", **said)
+                fields = dict(zip(("problem", "advice"), no_policy(bundle.id), strict=True))
+                diagnostics.event("warning", "local.not_permitted", **fields)
         for problem in unused_local(local, catalog):
             diagnostics.event("warning", "local.unused", problem=problem.message, advice=problem.suggestion)
 

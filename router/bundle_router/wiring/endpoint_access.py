@@ -71,8 +71,8 @@ class EndpointAccess:
     async def is_current(self, run_id: str) -> bool:
         """Return whether the run's decision fits the present config and state of the servers. Raises UnknownRun."""
         state = await self._engines.of(run_id).state_async(run_id)
-        then, now = state.decided.facts, state.facts
-        known = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (then, now)]
+        recorded, now = state.decided.facts, state.facts
+        known = [(facts.capabilities, facts.unavailable, facts.drifted) for facts in (recorded, now)]
         return state.decided.decision.catalog_revision == self.catalog.revision and known[0] == known[1]
 
     async def tools(self, run_id: str, decision: str | None = None) -> Toolset:

@@ -42,29 +42,29 @@ def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
 
 def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
     """Write the directory form of a run, atomically. Raises RequestError, StorageError."""
-    path, beside = root / run_id, root / f"{_BEGUN}{run_id}"
+    path, temporary = root / run_id, root / f"{_BEGUN}{run_id}"
     if path.exists():
         raise RequestError(f"there is a run {run_id!r} in {root}", advice="prune it first, or choose another folder")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(mode=0o700)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(mode=0o700)
         header = source.header(run_id)
         for one in header.catalogs:
-            _write(beside / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
+            _write(temporary / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
         for name, lines in source.lines(run_id).items():
-            _write(beside / name, lines)
+            _write(temporary / name, lines)
         if labels := source.labels(run_id):
-            _write(beside / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-        kept, target = source.artifacts(run_id), RunArtifacts(beside)
+            _write(temporary / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
+        kept, target = source.artifacts(run_id), RunArtifacts(temporary)
         for artifact in kept.iter():
             target.put(kept.get(artifact.sha256))
-        _write(beside / "run.json", [header.to_text().encode("ascii")])
-        beside.rename(path)
+        _write(temporary / "run.json", [header.to_text().encode("ascii")])
+        temporary.rename(path)
     except OSError as error:
         raise storage_error(f"can't write {path}", error) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 

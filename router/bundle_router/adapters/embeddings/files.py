@@ -93,13 +93,13 @@ def _json_if_there(file: Path) -> Mapping[str, Any]:
 
 
 def _revision(folder: Path, weights: Path) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in (folder / "config.json", folder / "tokenizer.json", folder / "1_Pooling" / "config.json",
                  folder / "sentence_bert_config.json", weights):  # fmt: skip
         if file.is_file():
             with file.open("rb") as opened:
-                whole.update(hashlib.file_digest(opened, "sha256").digest())
-    return f"sha256:{whole.hexdigest()}"
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def read_tensors(file: Path) -> dict[str, Any]:

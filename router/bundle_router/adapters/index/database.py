@@ -192,11 +192,11 @@ def prepare(connection: Connection, *, named: bool) -> None:
 
     made = {model.__tablename__: model.__table__ for model in tables().values()}
     look = inspect(connection)
-    there = [name for name in made if look.has_table(name)]
-    version = _version(connection, look) if META in there else None
-    if there and version is None:
+    existing = [name for name in made if look.has_table(name)]
+    version = _version(connection, look) if META in existing else None
+    if existing and version is None:
         raise RequestError(
-            f"the database has a table {there[0]!r} that is no index of this program; nothing was changed",
+            f"the database has a table {existing[0]!r} that is no index of this program; nothing was changed",
             advice="give --url another database (or schema), or rename that table",
         )
     if version not in (None, str(VERSION)):
@@ -205,7 +205,7 @@ def prepare(connection: Connection, *, named: bool) -> None:
                 f"the index was made by another version (its tables are version {version}, not {VERSION})",
                 advice="run `bundle-router runs index` without run ids: it makes the tables anew",
             )
-        drop(connection, [made[name] for name in there])
+        drop(connection, [made[name] for name in existing])
     SQLModel.metadata.create_all(connection, tables=list(made.values()))
     _make_the_rest(connection)
     if version != str(VERSION):

@@ -167,11 +167,11 @@ def _contains(check: ValueCheck, wanted: Any, schema: Mapping[str, Any], place: 
     if place.seen is not None and check.schema.draft >= 2020:
         place.seen.indexes.update(found)
     counted = check.schema.draft >= 2019
-    least, most = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
+    least, maximum = (schema.get("minContains", 1), schema.get("maxContains")) if counted else (1, None)
     if len(found) < _number(least):
         return check.report(place, f"{len(found)} of its items are as {_number(least)} of them must be")
-    fine = most is None or len(found) <= _number(most)
-    return fine or check.report(place, f"{len(found)} of its items are as {most} of them may be")
+    fine = maximum is None or len(found) <= _number(maximum)
+    return fine or check.report(place, f"{len(found)} of its items are as {maximum} of them may be")
 
 
 def _unique_items(check: ValueCheck, unique: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
@@ -235,8 +235,8 @@ def _each(check: ValueCheck, place: ValuePlace, schema: Any, parts: Iterable[tup
     if schema is False:
         names = [name for name, _ in parts]
         some = ", ".join(display_value(name) for name in names[:5]) + (", …" if len(names) > 5 else "")
-        was = "was" if len(names) == 1 else "were"
-        return not names or check.report(place, f"{what} are not allowed ({some} {was} unexpected)")
+        verb = "was" if len(names) == 1 else "were"
+        return not names or check.report(place, f"{what} are not allowed ({some} {verb} unexpected)")
     return _all_fit(place, (check.part_fits(schema, place, name, value) for name, value in parts))
 
 

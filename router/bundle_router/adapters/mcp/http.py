@@ -61,16 +61,16 @@ class OriginClient(httpx2.AsyncBaseTransport):
         """Whether the era is known. Before that, a transport error ends the connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        here = origin_of(request.url) == self._origin
+        is_own_origin = origin_of(request.url) == self._origin
         aside = AUTHORIZING in request.extensions
-        if here:
+        if is_own_origin:
             request.headers.update(self._headers)
         elif not (aside and self._may_leave_for(request.url)):
             if aside:
                 return _answer(502, "not asked")
             raise httpx2.UnsupportedProtocol(f"{request.url.host} is not contacted for an address that a server names")
         request.headers["accept-encoding"] = "identity"
-        endpoint = here and not aside and request.url.path == self._url.path and request.method == "POST"
+        endpoint = is_own_origin and not aside and request.url.path == self._url.path and request.method == "POST"
         exchange = _exchange_of(request)
         if endpoint:
             exchange.fault = None
@@ -181,8 +181,8 @@ class Body(httpx2.AsyncByteStream):
             if not self._held:
                 raise
         end = (self._held.rfind(b"\n") + 1 if self._is_stream else 0) or len(self._held)
-        held, self._held = bytes(self._held[:end]), self._held[end:]
-        return await run_in_turn("read", partial(cut_deep, held)) if len(held) >= LARGE else cut_deep(held)
+        buffered, self._held = bytes(self._held[:end]), self._held[end:]
+        return await run_in_turn("read", partial(cut_deep, buffered)) if len(buffered) >= LARGE else cut_deep(buffered)
 
     async def _bounded(self) -> bytes:
         try:

@@ -236,9 +236,9 @@ class Hub:
             self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
             raise
         finally:
-            was = self.guards.breaker(server.name).open_until_ns
+            open_before = self.guards.breaker(server.name).open_until_ns
             opened = self.guards.settle(server.name, ticket, end, retry_after_s)
-            if was != self.guards.breaker(server.name).open_until_ns:
+            if open_before != self.guards.breaker(server.name).open_until_ns:
                 self._note_change()
             if opened:
                 error = self.errors.get(server.name, "")
@@ -261,7 +261,7 @@ class Hub:
     async def _request(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
-        held, connection = await self.pool.acquire(server, scope, deadline)
+        lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
             entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
             schema = entry.schemas.get(params["name"]) if entry is not None else None
@@ -271,7 +271,7 @@ class Hub:
             self._let_go(connection, fault)
             raise
         finally:
-            self.pool.release(held)
+            self.pool.release(lease)
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
         """Retire a connection that has ended. Only one of the calls that ended with it counts against the server."""
@@ -294,14 +294,14 @@ class Hub:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
-        held, connection = await self.pool.acquire(server, scope, deadline)
+        lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
             return await read_pages(connection, server.name, self._bounds)
         except ServerFault as fault:
             self._let_go(connection, fault)
             raise
         finally:
-            self.pool.release(held)
+            self.pool.release(lease)
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
         async def work() -> tuple[Listing, float | None]:

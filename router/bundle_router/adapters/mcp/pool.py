@@ -52,26 +52,26 @@ class SessionPool:
             raise ServerFault("closed", CLOSED)
         for _ in range(_TRIES):
             key = self._key(server, scope)
-            held, new = self._leases.acquire(key, self._clock.monotonic_ns())
+            lease, new = self._leases.acquire(key, self._clock.monotonic_ns())
             if new:
                 self.close_unused()
-                work = asyncio.get_running_loop().create_task(self._open(server, scope, held))
+                work = asyncio.get_running_loop().create_task(self._open(server, scope, lease))
                 work.add_done_callback(lambda done: done.cancelled() or done.exception())
-                self._opening[held.number] = work
+                self._opening[lease.number] = work
             try:
-                connection = await self._wait_opened(held, deadline)
+                connection = await self._wait_opened(lease, deadline)
             except BaseException:  # an interrupted caller must release the connection too
-                self.release(held)
+                self.release(lease)
                 raise
-            if connection.alive and (server.shared or held.key == self._key(server, scope)):
-                return held, connection
+            if connection.alive and (server.shared or lease.key == self._key(server, scope)):
+                return lease, connection
             if not connection.alive:
-                self._retire_held(held)
-            self.release(held)
+                self._retire_held(lease)
+            self.release(lease)
         raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
 
-    async def _wait_opened(self, held: HeldConnection[Key], deadline: float) -> Connection:
-        work = self._opening[held.number]
+    async def _wait_opened(self, lease: HeldConnection[Key], deadline: float) -> Connection:
+        work = self._opening[lease.number]
         if not work.done():
             left = deadline - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait((work,), timeout=max(left, 0.0))
@@ -81,17 +81,17 @@ class SessionPool:
             raise ServerFault("closed", CLOSED)
         return work.result()
 
-    async def _open(self, server: Server, scope: Scope, held: HeldConnection[Key]) -> Connection:
+    async def _open(self, server: Server, scope: Scope, lease: HeldConnection[Key]) -> Connection:
         try:
             connection = self._make(server, scope)
             await connection.open(self._bounds.connect_s)
         except BaseException:  # a connection that did not open, for whatever reason, is not lent again
-            self._retire_held(held)
+            self._retire_held(lease)
             raise
         if connection.stateful and not server.traits.starts_process:
             # Known only after opening: this connection goes to its run, and other runs get their own.
             self._stateful.add(server.name)
-            self._leases.move(held, self._key(server, scope))
+            self._leases.move(lease, self._key(server, scope))
         return connection
 
     def _key(self, server: Server, scope: Scope) -> Key:
@@ -111,30 +111,30 @@ class SessionPool:
 
     def retire(self, connection: Connection) -> bool:
         """Lend this connection no more. Return whether it was still being lent."""
-        found = [held for held in self._leases.all() if not held.doomed and self._connection_of(held) is connection]
-        for held in found:
-            self._retire_held(held)
+        found = [lease for lease in self._leases.all() if not lease.doomed and self._connection_of(lease) is connection]
+        for lease in found:
+            self._retire_held(lease)
         return bool(found)
 
     def retire_server(self, server: str) -> None:
         """Lend no connection of this server any more."""
         self._end(self._leases.retire_where(lambda key: key[0] == server))
 
-    def _retire_held(self, held: HeldConnection[Key]) -> None:
-        if self._leases.retire(held):
-            self._end([held])
+    def _retire_held(self, lease: HeldConnection[Key]) -> None:
+        if self._leases.retire(lease):
+            self._end([lease])
 
-    def release(self, held: HeldConnection[Key]) -> None:
-        if self._leases.release(held, self._clock.monotonic_ns()):
-            self._end([held])
+    def release(self, lease: HeldConnection[Key]) -> None:
+        if self._leases.release(lease, self._clock.monotonic_ns()):
+            self._end([lease])
 
     def close_unused(self) -> None:
         """Close the connections that have been idle for too long."""
         self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, ended: list[HeldConnection[Key]]) -> None:
-        for held in ended:
-            work = self._opening.pop(held.number, None)
+        for lease in ended:
+            work = self._opening.pop(lease.number, None)
             if work is not None:
                 task = asyncio.get_running_loop().create_task(_end(work))
                 self._closing.add(task)
@@ -162,11 +162,11 @@ class SessionPool:
 
     def open_connections(self, server: str) -> list[Connection]:
         """Return the live connections of a server, for status output."""
-        found = [self._connection_of(held) for held in self._leases.all() if held.key[0] == server]
+        found = [self._connection_of(lease) for lease in self._leases.all() if lease.key[0] == server]
         return [connection for connection in found if connection is not None and connection.alive]
 
-    def _connection_of(self, held: HeldConnection[Key]) -> Connection | None:
-        work = self._opening.get(held.number)
+    def _connection_of(self, lease: HeldConnection[Key]) -> Connection | None:
+        work = self._opening.get(lease.number)
         if work is None or not work.done() or work.cancelled() or work.exception() is not None:
             return None
         return work.result()
@@ -240,11 +240,11 @@ class ResourceSubscriptions:
 
         while True:
             try:
-                held, connection = await self._pool.acquire(server, scope, loop.time() + self._bounds.connect_s)
+                lease, connection = await self._pool.acquire(server, scope, loop.time() + self._bounds.connect_s)
                 try:
                     await connection.follow(uri, updated, begun)
                 finally:
-                    self._pool.release(held)
+                    self._pool.release(lease)
             except (ServerFault, RpcError):
                 if not agreed.done():
                     raise

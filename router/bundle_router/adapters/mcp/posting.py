@@ -158,11 +158,11 @@ class _Answer:
             self._read_events()
 
     def _read_events(self) -> None:
-        held, self._held = self._held, bytearray()
-        late = b"\r" if held.endswith(b"\r") else b""  # its \n may still follow
-        if b"\r" in held:
-            held = held.removesuffix(late).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._held = held.split(b"\n")  # a regular expression would block the loop ten times as long
+        buffered, self._held = self._held, bytearray()
+        late = b"\r" if buffered.endswith(b"\r") else b""  # its \n may still follow
+        if b"\r" in buffered:
+            buffered = buffered.removesuffix(late).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, self._held = buffered.split(b"\n")  # a regular expression would block the loop ten times as long
         self._held += late
         for line in lines:
             if line.startswith(b"data:"):

@@ -75,9 +75,9 @@ class LineRequests:
         self._held.append(encode_small(message).encode("utf-8", "replace") + b"\n")
 
     def _send(self) -> None:
-        held, self._held = self._held, []
+        buffered, self._held = self._held, []
         with contextlib.suppress(OSError, RuntimeError):  # the reader of its output learns why
-            self._process.stdin.write(b"".join(held))
+            self._process.stdin.write(b"".join(buffered))
 
     async def take(self, line: bytes) -> bool:
         """Return whether the line answers one of these requests, perhaps one whose caller no longer waits."""

@@ -107,13 +107,13 @@ class TokenFile:
         """Store the values; other names keep theirs. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._read_all(), "server": self._url, **values})
-        beside = self._path.with_suffix(f".{os.getpid()}.tmp")
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            temporary.unlink()
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        beside.replace(self._path)
+        temporary.replace(self._path)
 
     def _make_folder(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

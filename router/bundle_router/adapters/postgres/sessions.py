@@ -153,8 +153,8 @@ def _is_cut(connection: BoundedConnection) -> bool:
 def _writer(application: str) -> Writer:
     """Return the owner of a session, from its application name `bundle-router PID@HOST`."""
     pid, _, host = application.removeprefix("bundle-router ").partition("@")
-    here = host == socket.gethostname()[: len(host)] and bool(host)
-    if here and pid == str(os.getpid()):
+    is_this_host = host == socket.gethostname()[: len(host)] and bool(host)
+    if is_this_host and pid == str(os.getpid()):
         return Writer(os.getpid(), "another router of this process")
-    name = f"process {pid}" if here else f"process {pid} on {host}" if host else application
-    return Writer(int(pid) if here and pid.isdigit() else 0, name)
+    name = f"process {pid}" if is_this_host else f"process {pid} on {host}" if host else application
+    return Writer(int(pid) if is_this_host and pid.isdigit() else 0, name)

@@ -250,15 +250,15 @@ def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 *
 
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:
     """Write a temporary file and rename it over `name`: readers see the old text or the new, never a part."""
-    beside = f"{name}.new"
-    fd = open_file(storage, dir_fd, beside, os.O_WRONLY | os.O_TRUNC)
+    temporary = f"{name}.new"
+    fd = open_file(storage, dir_fd, temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(storage, fd, text.encode("utf-8", "surrogatepass"))
         if durable:
             storage.fsync(fd)
     finally:
         storage.close(fd)
-    storage.replace(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    storage.replace(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     if durable:
         storage.fsync(dir_fd)
 

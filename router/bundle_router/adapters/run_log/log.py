@@ -327,9 +327,9 @@ class DiskRunLog:
                 if not try_lock(self._storage, fd, fcntl.LOCK_SH, until_s):
                     raise self._folder.busy_error(fd, "is ending or deleting it")
                 found = self._storage.fstat(fd)
-                there = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
+                named = self._storage.stat(PRESENCE, dir_fd=folder, follow_symlinks=False)
                 moved = segment.identity not in (None, identity(found))
-                if moved or identity(there) != identity(found) or not self._folder.is_same_folder():
+                if moved or identity(named) != identity(found) or not self._folder.is_same_folder():
                     raise self._folder.refuse_gone(PRESENCE)
                 if self._setting.durable:  # the kernel reports a failed write-back only to descriptors open meanwhile
                     calls = self._segments["calls"]

@@ -258,17 +258,17 @@ class RunChain:
         for number in count(1):
             name = f"{segment.name}.torn-{number}"
             try:
-                beside = open_file(self._storage, dir_fd, name, os.O_WRONLY | os.O_EXCL)
+                saved_fd = open_file(self._storage, dir_fd, name, os.O_WRONLY | os.O_EXCL)
             except FileExistsError:
                 continue
             break
         try:
             for offset in range(segment.size, size, _BLOCK):
-                write_all(self._storage, beside, self._storage.pread(fd, min(_BLOCK, size - offset), offset))
+                write_all(self._storage, saved_fd, self._storage.pread(fd, min(_BLOCK, size - offset), offset))
             if durable:
-                self._storage.fsync(beside)
+                self._storage.fsync(saved_fd)
         finally:
-            self._storage.close(beside)
+            self._storage.close(saved_fd)
         return name
 
     def write_again(self, dir_fd: int) -> None:

@@ -185,18 +185,18 @@ class DiskRunStore:
 
     def _make(self, run_id: str, header: RunHeader, catalog: str) -> None:
         path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
-        beside = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
+        temporary = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
         now, nonce = self._setting.clock.now(), secrets.token_hex(NONCE_BYTES)
         begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:
             with translate_errors("make the run directory", str(path)):
-                make_private(storage, beside, runs_fd)
-                self._fill(runs_fd, path, beside, begun, catalog)
-                self._name(runs_fd, beside, run_id)
+                make_private(storage, temporary, runs_fd)
+                self._fill(runs_fd, path, temporary, begun, catalog)
+                self._name(runs_fd, temporary, run_id)
         finally:
             storage.close(runs_fd)
-            shutil.rmtree(self._runs / beside, ignore_errors=True)
+            shutil.rmtree(self._runs / temporary, ignore_errors=True)
 
     def _fill(self, runs_fd: int, path: Path, name: str, header: RunHeader, catalog: str) -> None:
         storage, durable = self._storage, self._setting.durable
@@ -290,14 +290,14 @@ class WriterTokens:
         with translate_errors("make", str(self._folder)):
             self._storage.close(open_runs(self._storage, self._runs, durable=False))
             make_private(self._storage, str(self._folder), None)
-            beside = f".{token}"
+            temporary = f".{token}"
             folder = self._storage.open(str(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fd = open_file(self._storage, folder, beside, os.O_RDWR | os.O_EXCL)
+                fd = open_file(self._storage, folder, temporary, os.O_RDWR | os.O_EXCL)
                 try:
                     self._storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     write_all(self._storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
-                    self._storage.replace(beside, token, src_dir_fd=folder, dst_dir_fd=folder)
+                    self._storage.replace(temporary, token, src_dir_fd=folder, dst_dir_fd=folder)
                 except BaseException:  # an interrupted caller must release descriptors and locks too
                     self._storage.close(fd)
                     raise

@@ -230,8 +230,8 @@ class BundleResolver:
         self._reported_servers.add(name)
         hint = self._report.suggester.did_you_mean(name, known)
         refs = [one for other in self._written.bundles.values() for one in other.value.tools]
-        more = sum(one.partition(".")[0] == name for one in refs) - 1
-        message = f"unknown server {name!r} in {ref!r}" + (f" and in {more} more" if more > 0 else "")
+        others = sum(one.partition(".")[0] == name for one in refs) - 1
+        message = f"unknown server {name!r} in {ref!r}" + (f" and in {others} more" if others > 0 else "")
         self._report.add_about(entry, where, message, hint)
 
     def _check_skill(self, entry: BundleEntry) -> None:

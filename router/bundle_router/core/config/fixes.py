@@ -90,11 +90,11 @@ def _values(file: ConfigFile, data: dict[str, Any]) -> Iterator[ConfigFix]:
 
 def _repeated_tables(text: str, positions: Positions, path: Path, items: list[Any]) -> Iterator[ConfigFix]:
     for index, item in enumerate(items):
-        here, before = positions.span((*path, index)), positions.span((*path, index - 1))
-        if item in items[:index] and here is not None and before is not None:
-            between = text[before[1] : here[0]]
+        span, before = positions.span((*path, index)), positions.span((*path, index - 1))
+        if item in items[:index] and span is not None and before is not None:
+            between = text[before[1] : span[0]]
             if "#" not in between:  # a comment there is about the item: a person should look
-                yield _fix(text, f"{item!r} is listed twice", before[1], here[1], "")
+                yield _fix(text, f"{item!r} is listed twice", before[1], span[1], "")
 
 
 def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
@@ -109,14 +109,14 @@ def _commands(text: str, data: dict[str, Any]) -> Iterator[ConfigFix]:
             continue
         positions = locate(text)
         span, args = positions.span(("servers", name, "command")), positions.span(("servers", name, "args"))
-        more = ", ".join(json.dumps(word) for word in words[1:])
+        arguments = ", ".join(json.dumps(word) for word in words[1:])
         if span is None:
             continue
         what = "the program alone stands in command"
         if args is None:
-            yield _fix(text, what, *span, f"{json.dumps(words[0])}\nargs = [{more}]")
+            yield _fix(text, what, *span, f"{json.dumps(words[0])}\nargs = [{arguments}]")
         elif isinstance(server["args"], list):
             yield _fix(text, what, *span, json.dumps(words[0]))
             yield _fix(
-                text, "its arguments are in args", args[0], args[0] + 1, f"[{more}{', ' if server['args'] else ''}"
+                text, "its arguments are in args", args[0], args[0] + 1, f"[{arguments}{', ' if server['args'] else ''}"
             )

@@ -97,8 +97,8 @@ class Room:
 
 def room_of(step: Step, tools: int = 0, tokens: int = 0) -> Room:
     """Return the step's room after so many tools with so many tokens."""
-    most = (inf if bound is None else bound for bound in (step.max_tools, step.max_tokens))
-    return Room(next(most) - tools, next(most) - tokens)
+    bounds = (inf if bound is None else bound for bound in (step.max_tools, step.max_tokens))
+    return Room(next(bounds) - tools, next(bounds) - tokens)
 
 
 def room_left(step: Step, decision: Decision, activation: Activation, cards: Mapping[str, Card]) -> Room:

@@ -119,9 +119,9 @@ def settle(
     picks = tuple(_Need(id_, answer.reason, selection.evidence(id_)) for id_ in ids)
     if answer.source == "shortlist":
         picks = (*_default_needs(question.catalog), *picks)
-    beside = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
+    offered = (id_ for id_ in dict.fromkeys(answer.offered) if id_ in candidates and id_ not in ids)
     doubt = "the model may be wrong" if answer.source == "model" else "the step has several wishes"
-    picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in beside)
+    picks += tuple(_Need(id_, "shortlist", f"search ranks it, and {doubt}") for id_ in offered)
     settling = _Settling(question.route, answer.source, picks, selection)
     return _build_decision(question.catalog, question.facts, question.activation, question.step, settling)
 
@@ -475,10 +475,12 @@ class StepBundles:
         """Return how much the step is shown, with what earlier steps asked for; leave out what has no room."""
         if any(entry.tools for entry in after.entries):
             asked = {asked.name for entry in after.entries for asked in entry.tools} - self.direct
-            held = presented_bundles(
+            presented = presented_bundles(
                 self._catalog, self.bundles, lambda id_: sorted(asked & {*verdicts.of(id_, facts).tools})
             )
-            placed = place(self._catalog, held, after, room=sticky_set.room_of(self._step, self._count, self._tokens))
+            placed = place(
+                self._catalog, presented, after, room=sticky_set.room_of(self._step, self._count, self._tokens)
+            )
             self._count += len(placed.direct)
             self._tokens += sum(row.tokens for row in placed.direct)
             for row in placed.deferred:

@@ -145,10 +145,10 @@ class Indexes:
     def plan(self, key: _Key) -> Plan:
         known = self._plans.get(key)
         if known is None:
-            more = _weight(key)
-            if self._meter.weight + more > _MAX_WEIGHT:
+            weight = _weight(key)
+            if self._meter.weight + weight > _MAX_WEIGHT:
                 self._begin()
-            self._meter.weight += more
+            self._meter.weight += weight
             address, policy, grants = key
             ceiling = ceiling_of(self._catalog, address, policy, grants)
             verdicts = self._verdicts.setdefault(ceiling, Verdicts(self._catalog, ceiling, self._meter))

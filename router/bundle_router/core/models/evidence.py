@@ -122,10 +122,10 @@ def fit_logistic(
         [1.0, *((row.get(name, 0.0) - mean) / scale for name, mean, scale in zip(names, means, scales, strict=True))]
         for row in rows
     ]
-    fitted, held = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
+    fitted, penalties = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
     for _ in range(_ROUNDS):
-        slope = [own * value for own, value in zip(held, fitted, strict=True)]
-        bend = [[own if at == place else 0.0 for place in range(len(fitted))] for at, own in enumerate(held)]
+        slope = [own * value for own, value in zip(penalties, fitted, strict=True)]
+        bend = [[own if at == place else 0.0 for place in range(len(fitted))] for at, own in enumerate(penalties)]
         for row, truth, part in zip(table, truths, mass, strict=True):
             z = sum(map(mul, fitted, row))
             chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))

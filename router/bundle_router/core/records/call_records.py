@@ -126,8 +126,8 @@ class CallStarted(_ToolCall):
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises KeyError or TypeError for another line."""
-        more: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
-        return cls(**cls._call_from(record), **more)
+        own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
+        return cls(**cls._call_from(record), **own_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +214,8 @@ class RequestPassed(_CallLine):
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises KeyError or TypeError for another line."""
-        more = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
-        return cls(**cls._line_from(record), **_ending_fields(record), **more)
+        own_fields = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
+        return cls(**cls._line_from(record), **_ending_fields(record), **own_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

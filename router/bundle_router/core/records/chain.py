@@ -269,8 +269,8 @@ def lines_forward(read: Read, end: int, *, block: int = 1024 * 1024) -> Iterator
     """Yield the complete lines of a file up to `end` (a `boundary`), first to last."""
     rest = b""
     for offset in range(0, end, block):
-        *whole, rest = (rest + read(offset, min(block, end - offset))).split(b"\n")
-        yield from (line + b"\n" for line in whole)
+        *complete, rest = (rest + read(offset, min(block, end - offset))).split(b"\n")
+        yield from (line + b"\n" for line in complete)
 
 
 # --- the walk ------------------------------------------------------------------------------------------------------

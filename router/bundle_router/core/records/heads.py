@@ -57,11 +57,11 @@ class StoredHead:
 
 def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> list[str]:
     """Return which of the begun runs are missing, one sentence each."""
-    there = set(run_ids)
+    present = set(run_ids)
     missing = [
         f"run {head.run_id!r} is gone: its head says that it held {head.count} records"
         for head in sorted(heads.values(), key=lambda head: head.number)
-        if not head.pruned and head.run_id not in there
+        if not head.pruned and head.run_id not in present
     ]
     numbers = {head.number for head in heads.values()}
     holes = [number for number in range(1, max(numbers, default=0) + 1) if number not in numbers]

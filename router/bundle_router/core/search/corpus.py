@@ -146,8 +146,8 @@ def request_of(step: Step, recent: Sequence[RecentStep]) -> Request:
             "constraints": tuple(_plain_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]),
         }
     )
-    was = tuple(replace(item, goal=_plain_text(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
-    return Request.of(short, was)
+    recent_steps = tuple(replace(item, goal=_plain_text(item.goal, MAX_RECENT_GOAL)) for item in reversed(recent))
+    return Request.of(short, recent_steps)
 
 
 def _plain_text(text: str, limit: int) -> str:

@@ -116,8 +116,8 @@ class Corpus:
 
     def count(self, collection: Collection) -> int:
         """Return the number of tools in a collection."""
-        apart = len(self.unread) + (len(self.pinned) if collection == "tools" else 0)
-        return len(self.servers) - apart
+        searched_alone = len(self.unread) + (len(self.pinned) if collection == "tools" else 0)
+        return len(self.servers) - searched_alone
 
 
 def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
@@ -176,8 +176,8 @@ def collections_of(tool: ToolText, ranks_tools: Collection) -> tuple[Collection,
 def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
     """Return the document of a tool for the first of its collections."""
     weights = TOOL_WEIGHTS
-    most = MAX_UNREAD_CHARS if tool.standing == "unread" else None
-    description, parameter_text = tool.description[:most], tool.parameter_text[:most]
+    max_chars = MAX_UNREAD_CHARS if tool.standing == "unread" else None
+    description, parameter_text = tool.description[:max_chars], tool.parameter_text[:max_chars]
     fields = (
         (tool.server, weights.server),
         (tool.name, weights.name),

@@ -84,8 +84,8 @@ class Passes:
         if tools:
             queries = [self.analyzer.query_weights(terms, w.tool_scale) for terms in wishes]
             found = [row.scores for row in index.search(among, queries, k=k, within=scope.tools, counting=False)]
-        held = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
-        return [self._fused(*row, scope) for row in zip(texts, hits, found, held, strict=True)]
+        known_stems = [(len(index.known("bundles", one.stems)), len(index.known(among, one.stems))) for one in wishes]
+        return [self._fused(*row, scope) for row in zip(texts, hits, found, known_stems, strict=True)]
 
     def _fused(
         self, texts: Hits, hits: Hits, found: Mapping[str, float] | None, held: tuple[int, int], scope: SearchScope

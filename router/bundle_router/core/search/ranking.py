@@ -63,8 +63,8 @@ class Memories:
     @property
     def recollections(self) -> tuple[Recollection, ...]:
         """What is recalled by meaning."""
-        held = (memory.recollection for memory in (self.bundles, self.tools) if memory is not None)
-        return tuple(recollection for recollection in held if recollection is not None)
+        kept = (memory.recollection for memory in (self.bundles, self.tools) if memory is not None)
+        return tuple(recollection for recollection in kept if recollection is not None)
 
 
 NO_MEMORIES: Final = Memories()

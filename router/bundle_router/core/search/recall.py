@@ -92,10 +92,10 @@ class Recollection:
 
     @cached_property
     def _by_key(self) -> Mapping[str, Sequence[PastText]]:
-        held: dict[str, list[PastText]] = {}
+        by_key: dict[str, list[PastText]] = {}
         for step in self.steps:
-            held.setdefault(key_of(step.text), []).append(step)
-        return held
+            by_key.setdefault(key_of(step.text), []).append(step)
+        return by_key
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -104,11 +104,13 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     first, calibration = plausible[0], _in_force(settings)
     probability = round(Logistic(calibration.bias, calibration.weights)(asdict(evidence)), 6)
     threshold = _threshold(catalog, first, own=calibration is not SHIPPED)
-    beside = shortlist if ranking.several else ()
+    also_offered = shortlist if ranking.several else ()
     use = replace(use, probability=probability, threshold=threshold)
     why = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
-        return Judgement(_with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,), None, beside)
+        return Judgement(
+            _with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,), None, also_offered
+        )
     why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
     refused = _no_union(catalog, step, plausible, settings)
     if not refused and (one := _one_of(ranking, len(plausible), probability)) < settings.read_threshold:
@@ -116,7 +118,7 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     if not refused:
         ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
         why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
-        return Judgement(_with_verdict(use, "union", why), ids, None, beside)
+        return Judgement(_with_verdict(use, "union", why), ids, None, also_offered)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
     why += f"; not shown on a guess, since {refused}" if is_harmless(first) else ""
@@ -168,12 +170,12 @@ def _one_of(ranking: Ranking, number: int, probability: float) -> float:
 
 def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: SearchSettings) -> str:
     """Return why the plausible bundles can't all be shown; empty if they can."""
-    most = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
-    if len(plausible) > most:
-        return f"{len(plausible)} bundles are plausible, at most {most} may be"
-    held = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
-    if held is not None and is_harmless(held):
-        return f"[search] offer does not show {held.id} directly"
+    max_bundles = settings.max_union if step.max_bundles is None else min(settings.max_union, step.max_bundles)
+    if len(plausible) > max_bundles:
+        return f"{len(plausible)} bundles are plausible, at most {max_bundles} may be"
+    withheld = next((bundle for bundle in plausible if offer_of(catalog, bundle) != "direct"), None)
+    if withheld is not None and is_harmless(withheld):
+        return f"[search] offer does not show {withheld.id} directly"
     other = next((bundle for bundle in plausible if not is_harmless(bundle)), None)
     if other is not None:
         return f"{other.id} {'does more than read' if other.trust == 'trusted' else 'is not trusted'}"

@@ -85,7 +85,7 @@ def split_quotes(text: str) -> tuple[str, str]:
 def words(text: str) -> list[str]:
     """Return the words of a text in order, lower case, identifiers split and camelCase kept whole too. Unstemmed."""
     found = _WORD.findall(text if text.isascii() else unicodedata.normalize("NFKC", text))
-    return [word for whole in found for word in (_words_of if len(whole) <= MAX_NAME else _words_of.__wrapped__)(whole)]
+    return [word for name in found for word in (_words_of if len(name) <= MAX_NAME else _words_of.__wrapped__)(name)]
 
 
 @lru_cache(maxsize=8192)

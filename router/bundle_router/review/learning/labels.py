@@ -137,8 +137,8 @@ def _label_step(past: PastStep, then: Catalog | None, now: Catalog, counts: Coun
 def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
     """Yield the bundles that the step needed, the most reliable claim about each first."""
     for id_ in sorted(past.needed):
-        held = then.bundle(id_) if then is not None else None
-        yield _Claim(id_, "corrected", held.tools if held is not None else ())
+        old_bundle = then.bundle(id_) if then is not None else None
+        yield _Claim(id_, "corrected", old_bundle.tools if old_bundle is not None else ())
     tools: defaultdict[str, list[str]] = defaultdict(list)
     for id_, tool in past.called:
         if id_ not in past.not_needed:

@@ -217,9 +217,9 @@ def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: C
     runs: defaultdict[str, set[str]] = defaultdict(set)
     used: defaultdict[str, set[str]] = defaultdict(set)
     for step in past:
-        then = catalogs.get(step.catalog_revision)
+        recorded = catalogs.get(step.catalog_revision)
         for id_ in step.shown:
-            if not _is_unchanged(id_, then, current):
+            if not _is_unchanged(id_, recorded, current):
                 continue
             used[id_].update(tool for _, tool in step.called)
             if id_ in step.needed and not any(bundle == id_ for bundle, _ in step.called):

@@ -58,7 +58,9 @@ def check(
 def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
     """Yield a warning for each server name of the given local tools that the config does not have, so that no bundle
     can hold them, or of whose tools no bundle holds any."""
-    held = {tool.partition(".")[0] for bundle in catalog.bundles.values() for tool in (*bundle.tools, *bundle.patterns)}
+    bundled = {
+        tool.partition(".")[0] for bundle in catalog.bundles.values() for tool in (*bundle.tools, *bundle.patterns)
+    }
     servers = [server.name for server in catalog.servers.values() if not server.traits.is_remote]
     for name in local:
         if name not in servers:
@@ -66,7 +68,7 @@ def unused_local(local: Iterable[str], catalog: Catalog) -> Iterator[Problem]:
             hint = near or f"[servers.{name}] with transport = 'local' takes them in"
             message = f"servers.toml has no local server {name!r}, so these tools are not used"
             yield Problem(f"--local {name}", 0, "", message, hint, "warning", "unused-local")
-        elif name not in held:
+        elif name not in bundled:
             message, hint = (
                 f"no bundle holds a tool of local server {name!r}",
                 f"name '{name}.*' in one of bundles.toml",

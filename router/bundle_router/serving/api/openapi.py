@@ -78,8 +78,8 @@ def openapi_document() -> Json:
 
 def _schemas() -> Json:
     adapters = [(value.__name__, mode, TypeAdapter(value)) for value, mode in _VALUES]
-    refs, whole = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type] # the modes are its words
-    schemas: Json = dict(whole.get("$defs", {}))
+    refs, document = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type] # the modes are its words
+    schemas: Json = dict(document.get("$defs", {}))
     schemas |= {str(name): schema for (name, _mode), schema in refs.items() if "$ref" not in schema}
     result, toolset = schemas["Result"], schemas["Toolset"]
     for name in _LOCAL:
@@ -124,8 +124,8 @@ def _describe(kind: type, properties: Json) -> None:
             body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined] # a class
             for line, text in pairwise(body):
                 if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    told = inspect.cleandoc(ast.literal_eval(text.value))
-                    properties.get(ast.unparse(line.target), {}).setdefault("description", told)
+                    description = inspect.cleandoc(ast.literal_eval(text.value))
+                    properties.get(ast.unparse(line.target), {}).setdefault("description", description)
 
 
 def _operation(name: str, summary: str, parameters: list[Json], answers: Json, body: str = "") -> Json:
@@ -164,15 +164,15 @@ def _paths(schemas: Json) -> Json:
     artifact = {"200": {"description": "The bytes, as they came.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
-    told = {"200": {"description": "The facts, as the page beside it has them.", "content": part}}
+    answers = {"200": {"description": "The facts, as the page beside it has them.", "content": part}}
     told_of = [_RUN, *_query(schemas, "TimelineQuery")]
     missed = "Record a name that a framework refused itself"
     listed, shown = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], [_RUN, _SHA, *_query(schemas, "MediaQuery")]
     return {
         "/v1/route": {"post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")},
-        "/v1/bundles": {"get": _operation("bundles", "List the bundles of the config in force", [], told)},
-        "/v1/runs": {"get": _operation("runs", "List runs, the newest first", _query(schemas, "RunsQuery"), told)},
-        run: {"get": _operation("run", "Tell what a run decided and called", told_of, told)},
+        "/v1/bundles": {"get": _operation("bundles", "List the bundles of the config in force", [], answers)},
+        "/v1/runs": {"get": _operation("runs", "List runs, the newest first", _query(schemas, "RunsQuery"), answers)},
+        run: {"get": _operation("run", "Tell what a run decided and called", told_of, answers)},
         f"{run}/tools": {"get": _operation("tools", "List what a run shows", listed, toolset)},
         f"{run}/call": {"post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")},
         f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},

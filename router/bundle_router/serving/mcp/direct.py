@@ -95,9 +95,9 @@ class DirectPath:
     def _template(self, ok: bool) -> tuple[str, str]:
         """Return the JSON before and after the text in a result that has only text."""
         result = types.CallToolResult(content=[types.TextContent(text=_TEXT)], is_error=not ok)
-        whole = _dump_json(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
-        before, _, behind = whole.partition(json.dumps(_TEXT))
-        return before, behind
+        template = _dump_json(self._form("tools/call", MODERN_PROTOCOL_VERSIONS[-1], result))
+        before, _, after = template.partition(json.dumps(_TEXT))
+        return before, after
 
     # --- what is asked -----------------------------------------------------------------------------------------------
 
@@ -209,8 +209,8 @@ class DirectPath:
         client = Client(capabilities=request.capabilities) if self._answers.passes() else None
         result = await self._answers.called(request.name, request.arguments, client)
         if result.answer is None and not (result.artifacts or result.parts) and not _SURROGATE.search(result.text):
-            before, behind = self._around[result.ok]
-            return f"{before}{json.dumps(result.text)}{behind}"
+            before, after = self._around[result.ok]
+            return f"{before}{json.dumps(result.text)}{after}"
         version = MODERN_PROTOCOL_VERSIONS[-1]
         return _dump_json(self._form("tools/call", version, await self._answers.shown(result, version)))
 

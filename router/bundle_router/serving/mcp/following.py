@@ -41,9 +41,9 @@ class FollowedResources:
     async def add(self, uri: str) -> ServerReply | None:
         """Add a subscriber to the resource. Return the refusal if there is one."""
         async with self._lock:
-            held = self._followed.get(uri)
-            if held is not None:
-                held.count += 1
+            followed = self._followed.get(uri)
+            if followed is not None:
+                followed.count += 1
                 return None
             if len(self._followed) >= MAX_FOLLOWED:
                 return ServerReply(
@@ -58,22 +58,22 @@ class FollowedResources:
     def drop(self, uris: Iterable[str]) -> None:
         """Remove one subscriber from each."""
         for uri in uris:
-            held = self._followed.get(uri)
-            if held is not None:
-                held.count -= 1
-                if not held.count:
+            followed = self._followed.get(uri)
+            if followed is not None:
+                followed.count -= 1
+                if not followed.count:
                     del self._followed[uri]
-                    _end_held(held)
+                    _end_held(followed)
 
     async def renew(self) -> None:
         """Renew all subscriptions under the run's new decision."""
         async with self._lock:
-            for uri, held in list(self._followed.items()):
-                _end_held(held)
+            for uri, followed in list(self._followed.items()):
+                _end_held(followed)
                 end = await self._begin_following(uri)
-                held.end = None if isinstance(end, ServerReply) else end
-                if not held.count:  # the last subscriber left meanwhile
-                    _end_held(held)
+                followed.end = None if isinstance(end, ServerReply) else end
+                if not followed.count:  # the last subscriber left meanwhile
+                    _end_held(followed)
 
     async def _begin_following(self, uri: str) -> Callable[[], None] | ServerReply:
         self._loop = asyncio.get_running_loop()

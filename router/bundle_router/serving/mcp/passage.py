@@ -215,11 +215,11 @@ def _well_formed(method: str, version: str, result: Json) -> Json:
 
 def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
     """Return whether the result fits the protocol's model of it."""
-    whole = {"ttlMs": 0, "cacheScope": "private", **result}  # the SDK adds these fields where they are required
+    with_fields = {"ttlMs": 0, "cacheScope": "private", **result}  # the SDK adds these fields where they are required
     try:
         if result.get("resultType") != "input_required":  # else a result without contents would be valid
-            _RESULTS[method].model_validate(whole, by_name=False)
-        methods.serialize_server_result(method, version, whole)
+            _RESULTS[method].model_validate(with_fields, by_name=False)
+        methods.serialize_server_result(method, version, with_fields)
     except ValidationError:
         return False
     return True

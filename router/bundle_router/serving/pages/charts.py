@@ -33,9 +33,9 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
     """Return bars per day: tokens shown, and tokens of all tools. Each day is `(day, decisions, shown, all)`."""
     top = max((row[3] for row in days), default=0) or 1
     bars = []
-    for day, decisions, shown, whole in days:
-        words = f"{day}: {shown:,} of {whole:,} tokens, {decisions:,} decisions"
-        bars.append([(name, 0.0, value / top, words) for name, value in (("all", whole), ("shown", shown))])
+    for day, decisions, shown, all_tokens in days:
+        words = f"{day}: {shown:,} of {all_tokens:,} tokens, {decisions:,} decisions"
+        bars.append([(name, 0.0, value / top, words) for name, value in (("all", all_tokens), ("shown", shown))])
     lines = [_line_at(_BASE - _HIGH * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
     title = f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)} days"
     return _over_days([row[0] for row in days], bars, lines, title)
@@ -48,10 +48,10 @@ def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]
     days = sorted({day for day, _ in counts})
     bars = []
     for day in days:
-        whole, below, parts = sum(counts.get((day, source), 0) for source in sources) or 1, 0.0, []
+        total, below, parts = sum(counts.get((day, source), 0) for source in sources) or 1, 0.0, []
         for source in sources:
-            share = counts.get((day, source), 0) / whole
-            words = f"{day}: {source} {counts.get((day, source), 0):,} of {whole:,} decisions"
+            share = counts.get((day, source), 0) / total
+            words = f"{day}: {source} {counts.get((day, source), 0):,} of {total:,} decisions"
             parts.append((f"source-{source}", below, share, words))
             below += share
         bars.append(parts)

@@ -121,9 +121,9 @@ class ConfigViews:
     def changes(self) -> PageContent:
         """Return the changes made here, with author and reason, newest first."""
         changes = self._editor.changes()
-        newest, more = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
+        newest, older = list(reversed(changes))[:MAX_CHANGES], max(0, len(changes) - MAX_CHANGES)
         title = "Changes of the config"
-        return self._page("config_changes.html", title, {"changes": changes}, changes=newest, more=more)
+        return self._page("config_changes.html", title, {"changes": changes}, changes=newest, more=older)
 
     def pins(
         self, server: str, approved: bool = False, *, ask: bool = False, refused: RouterError | None = None

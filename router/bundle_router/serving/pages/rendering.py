@@ -132,8 +132,8 @@ def visible_text(text: object) -> str:
 
 def excerpt(text: object, length: int = EXCERPT) -> str:
     """Return the beginning of a text, made visible, with the number of omitted characters."""
-    whole = "" if text is None else str(text)
-    return visible_text(whole if len(whole) <= length else f"{whole[:length].rstrip()} … ({len(whole):,} characters)")
+    full = "" if text is None else str(text)
+    return visible_text(full if len(full) <= length else f"{full[:length].rstrip()} … ({len(full):,} characters)")
 
 
 def number(value: object) -> str:

@@ -44,15 +44,15 @@ class Fetcher:
         """
         hops = [url]
         while True:
-            here = hops[-1]
+            current = hops[-1]
             try:
-                self.hosts.check(here)
-                reply = get(here, self.network, self.deadline, lambda head: limit_for(media_type(head)[0]))
+                self.hosts.check(current)
+                reply = get(current, self.network, self.deadline, lambda head: limit_for(media_type(head)[0]))
                 if reply.head.status not in _REDIRECTS:
                     return _page(hops, reply)
                 if len(hops) > MAX_REDIRECTS:
                     raise ToolFailure(f"{url}: more than {MAX_REDIRECTS} redirects", code="too_many_redirects")
-                hops.append(join_url(here, _location(here, reply.head)))
+                hops.append(join_url(current, _location(current, reply.head)))
             except ToolFailure as failure:
                 if len(hops) == 1:
                     raise

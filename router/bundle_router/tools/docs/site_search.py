@@ -245,12 +245,12 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
     found = [(entry, _match(entry, words)) for entry in entries]
     spread = Counter(word for _, matched in found for word in matched)
     rarity = {word: math.log(1 + len(entries) / count) for word, count in spread.items()}
-    whole = " ".join(_words(query))
+    phrase = " ".join(_words(query))
 
     def score(entry: IndexEntry, matched: dict[str, float]) -> float:
         total = sum(rarity[word] * weight for word, weight in matched.items()) * len(matched) / len(words)
         title = " ".join(_words(entry.title))
-        exact = 2.0 if title == whole else 1.25 if whole in title else 1.0
+        exact = 2.0 if title == phrase else 1.25 if phrase in title else 1.0
         return total * exact
 
     scored = [(-score(entry, matched), len(entry.title), entry.location, entry) for entry, matched in found if matched]

@@ -126,13 +126,13 @@ def git_log(arguments: GitLog, context: ToolContext, *, confined: bool = True) -
 
 
 def _log_text(arguments: GitLog, commits: list[str], cut: bool) -> str:
-    more = cut or len(commits) > arguments.max_count
+    has_more = cut or len(commits) > arguments.max_count
     shown = commits[: arguments.max_count - (1 if cut and len(commits) <= arguments.max_count else 0)]
     what = f" touching {show_name(arguments.path)}" if arguments.path else ""
     if not shown:
         return f"No commits{what} match."
     head = f"{count(len(shown), 'commit')}{what}, newest first"
-    head += f"; there are more: skip={arguments.skip + len(shown)} reads on." if more else "; that is all."
+    head += f"; there are more: skip={arguments.skip + len(shown)} reads on." if has_more else "; that is all."
     return "\n".join([head, *(_commit_text(item) for item in shown)])
 
 

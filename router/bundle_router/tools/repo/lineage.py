@@ -64,17 +64,17 @@ def ancestors(fd: int, root_fd: int) -> Iterator[int]:
     the next. Raises OSError `EXDEV` if the way up does not reach the root: the folder was moved out.
     """
     root = identity(root_fd)
-    here = os.dup(fd)
+    current = os.dup(fd)
     try:
         for _ in range(_MAX_DEPTH):
-            if identity(here) == root:
+            if identity(current) == root:
                 return
-            yield here
-            above = os.open("..", _FOLDER, dir_fd=here)
-            os.close(here)
-            here = above
+            yield current
+            above = os.open("..", _FOLDER, dir_fd=current)
+            os.close(current)
+            current = above
     finally:
-        os.close(here)
+        os.close(current)
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 

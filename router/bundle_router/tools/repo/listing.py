@@ -65,11 +65,11 @@ def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> 
             continue  # a subfolder that is gone or unreadable; its name is still shown
         total += len(entries)
         for entry in entries:
-            here = (*parts, entry.name)
+            path = (*parts, entry.name)
             if len(kept) < arguments.max_entries:
-                kept.append((tuple(os.fsencode(part) for part in here), _line(entry, here)))
-            if entry.kind == "dir" and entry.name != ".git" and len(here) < arguments.depth:
-                queue.append((f"{folder}/{entry.name}", here))
+                kept.append((tuple(os.fsencode(part) for part in path), _line(entry, path)))
+            if entry.kind == "dir" and entry.name != ".git" and len(path) < arguments.depth:
+                queue.append((f"{folder}/{entry.name}", path))
     return [line for _, line in sorted(kept)], total
 
 

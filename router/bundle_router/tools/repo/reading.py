@@ -188,10 +188,10 @@ def _heading(name: str, first: int, body: bytes, total: str, size: int, window: 
         return f"{name}: empty file."
     last = first + body.count(b"\n") - (1 if body.endswith(b"\n") else 0)
     head = f"{name}: lines {first:,}-{last:,} of {total.removesuffix(' lines').removesuffix(' line')} ({size:,} bytes)."
-    whole = body.endswith(b"\n")
+    ends_in_newline = body.endswith(b"\n")
     if window.full:
-        inside = "" if whole else f" inside line {last:,}"
-        return f"{head} Cut at {window.max_bytes:,} bytes{inside}. For more: start={last + whole}."
+        inside = "" if ends_in_newline else f" inside line {last:,}"
+        return f"{head} Cut at {window.max_bytes:,} bytes{inside}. For more: start={last + ends_in_newline}."
     if last < window.lines or size > SCAN_BYTES:
         head += f" For more: start={last + 1}."
     return head

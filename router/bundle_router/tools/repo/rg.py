@@ -119,9 +119,9 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
     for chunk in child.chunks():
         pending += chunk
         if b"\n" in chunk:
-            *whole, rest = bytes(pending).split(b"\n")
+            *complete, rest = bytes(pending).split(b"\n")
             pending = bytearray(rest)
-            yield from map(json.loads, whole)
+            yield from map(json.loads, complete)
         elif len(pending) > _MAX_EVENT_BYTES:
             raise ToolFailure("rg gave a line that is too long", code="too_large", advice="narrow it with a glob")
 

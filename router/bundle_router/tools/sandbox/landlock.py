@@ -149,8 +149,8 @@ def reader_ruleset(binary: str, readable: Iterable[str | int]) -> int:
     `readable` are paths or descriptors of folders. It executes only itself and its loader, and writes only `/dev/null`.
     """
     prefix = Path(binary).parent.parent
-    beside = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr
-    grants: Iterator[Grant] = ((place, READ) for place in chain(readable, _LIBRARIES, beside, _SYSTEM_FILES))
+    libraries = [] if prefix == prefix.parent else [str(prefix / "lib"), str(prefix / "lib64")]  # not installed in /usr
+    grants: Iterator[Grant] = ((place, READ) for place in chain(readable, _LIBRARIES, libraries, _SYSTEM_FILES))
     programs = [(program, RUN) for program in (binary, elf_loader(binary)) if program]
     return ruleset(chain(grants, programs, [("/dev/null", READ_AND_WRITE)]), tcp=False)
 

@@ -257,9 +257,9 @@ def _signal_name(number: int) -> str:
 
 def summary(statements: tuple[Statement, ...]) -> str:
     """Return one short line for the model: which protections held, then which did not and why. The record has all."""
-    held = ", ".join(s.name for s in statements if s.held) or "nothing"
+    enforced = ", ".join(s.name for s in statements if s.held) or "nothing"
     missing = ", ".join(f"{s.name} ({s.detail})" for s in statements if not s.held)
-    return f"isolated or limited: {held}" + (f"; NOT: {missing}" if missing else "")
+    return f"isolated or limited: {enforced}" + (f"; NOT: {missing}" if missing else "")
 
 
 def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> dict[str, Any]:

@@ -83,12 +83,12 @@ def _real_parent(name: str) -> Path:
 def _links_on(name: str) -> Iterable[Path]:
     """Return every symlink on the way to the target of `name`, by the real path of its folder."""
     found: dict[Path, None] = {}
-    ahead, here = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
+    ahead, current = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
     while ahead and len(found) < 40:
-        here = here / ahead.pop() if ahead[-1] != ".." else (ahead.pop(), here.parent)[1]
-        if here.is_symlink():
-            found[here] = None
-            target = here.readlink()
+        current = current / ahead.pop() if ahead[-1] != ".." else (ahead.pop(), current.parent)[1]
+        if current.is_symlink():
+            found[current] = None
+            target = current.readlink()
             ahead += reversed([part for part in target.parts if part != "/"])
-            here = Path("/") if target.is_absolute() else here.parent
+            current = Path("/") if target.is_absolute() else current.parent
     return found

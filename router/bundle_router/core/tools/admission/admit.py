@@ -128,11 +128,11 @@ class _Admission:
 
     def _description(self, text: Any, notes: list[str]) -> str:
         clean = cleaned(text) if isinstance(text, str) else ""
-        most = self.limits.max_description_chars
-        if len(clean) <= most:
+        max_chars = self.limits.max_description_chars
+        if len(clean) <= max_chars:
             return clean
-        notes.append(f"its description was cut from {len(clean):,} to {most:,} characters")
-        return f"{clean[:most].rstrip()}\n[cut: {len(clean) - most:,} more characters]"
+        notes.append(f"its description was cut from {len(clean):,} to {max_chars:,} characters")
+        return f"{clean[:max_chars].rstrip()}\n[cut: {len(clean) - max_chars:,} more characters]"
 
 
 def _label(raw: Any, index: int) -> str:

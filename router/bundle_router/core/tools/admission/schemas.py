@@ -65,9 +65,9 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
         if known is inner:
             continue
         if inside:
-            held = schema[key].copy() if made[str(key)] is schema[key] else made[str(key)]
-            held[inside[0]] = known
-            known = held
+            properties = schema[key].copy() if made[str(key)] is schema[key] else made[str(key)]
+            properties[inside[0]] = known
+            known = properties
         made[str(key)] = known
     names = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
     read = [_json_type(name) for name in names]

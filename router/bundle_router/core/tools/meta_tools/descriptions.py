@@ -81,8 +81,8 @@ def found_text(visible: VisibleTools, ranked: Sequence[str], limit: int = MAX_FO
         room -= len(row) + 1
         rows.append(row)
         listed.append(tool)
-    more = len(places) - len(listed)
-    tail = f"{LEGEND} {_how(visible, listed)}" + (f" {more} tools are not listed here." if more > 0 else "")
+    unlisted = len(places) - len(listed)
+    tail = f"{LEGEND} {_how(visible, listed)}" + (f" {unlisted} tools are not listed here." if unlisted > 0 else "")
     return MetaAnswer("\n".join((*rows, tail)), tuple(filter(visible.waiting.__contains__, listed)), tuple(listed))
 
 

@@ -94,11 +94,11 @@ def server_differences(
     """Return the differences that concern all tools of the server. `admitted=None`: it was not contacted yet."""
     if pins is None:
         return ()
-    was, is_now = pins.origin, origin_of(server)
+    pinned, is_now = pins.origin, origin_of(server)
     rows = [
-        FieldDifference(f"/origin/{name}", _text(getattr(was, name)), _text(getattr(is_now, name)))
-        for name in type(was).__slots__
-        if getattr(was, name) != getattr(is_now, name)
+        FieldDifference(f"/origin/{name}", _text(getattr(pinned, name)), _text(getattr(is_now, name)))
+        for name in type(pinned).__slots__
+        if getattr(pinned, name) != getattr(is_now, name)
     ]
     compares_instructions = admitted is not None and not any(path.segments == INSTRUCTIONS for path in volatile)
     if compares_instructions and admitted is not None and pins.instructions != admitted.instructions:

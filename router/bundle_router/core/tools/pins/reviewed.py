@@ -122,8 +122,8 @@ def narrow_pins(pins: Pins, newer: Pins | None) -> Pins:
     """Return the pins that newer ones contain unchanged: without those taken back or approved since."""
     if newer is None or (pins.origin, pins.instructions) != (newer.origin, newer.instructions):
         return replace(pins, pins=())
-    held = {(pin.tool, pin.sha256, pin.definition) for pin in newer.pins}
-    return replace(pins, pins=tuple(pin for pin in pins.pins if (pin.tool, pin.sha256, pin.definition) in held))
+    still_pinned = {(pin.tool, pin.sha256, pin.definition) for pin in newer.pins}
+    return replace(pins, pins=tuple(pin for pin in pins.pins if (pin.tool, pin.sha256, pin.definition) in still_pinned))
 
 
 def _digested_anew(pins: Pins, server: Server) -> Pins:

@@ -126,12 +126,12 @@ class References:
     # --- where payloads stand ---
 
     def _string(self, text: str) -> str:
-        whole = text.strip()
-        if _is_base64(whole, _SHORTEST) and (len(whole) >= LONG or _STARTS.match(whole)):
-            data = _decode(whole)
+        stripped = text.strip()
+        if _is_base64(stripped, _SHORTEST) and (len(stripped) >= LONG or _STARTS.match(stripped)):
+            data = _decode(stripped)
             if data and self._is_media(data):
                 return self._refer_to(data, "embedded")
-        elif len(whole) >= LONG and "\n" in whole and _is_base64(joined := "".join(whole.split()), _SHORTEST):
+        elif len(stripped) >= LONG and "\n" in stripped and _is_base64(joined := "".join(stripped.split()), _SHORTEST):
             data = _decode(joined)
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded")

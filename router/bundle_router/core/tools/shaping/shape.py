@@ -108,12 +108,12 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
         size = len(raw.encode("utf-8", "surrogatepass"))
         return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
     text = _title_text(block) if isinstance(block, Text) else block.value
-    whole = without_surrogates(text)
-    full = references.text(whole) if isinstance(block, Text) else references.value(whole)
+    encodable = without_surrogates(text)
+    full = references.text(encodable) if isinstance(block, Text) else references.value(encodable)
     margin = 2 * max_chars + _MARGIN  # escaping halves a text at most (`\r\n`), so each margin alone can fill the cap
     ends = [full] if len(full) <= 2 * margin else [full[:margin], full[-margin:]]
     parts = [visible(end) for end in ends]
-    escaped = parts != ends or whole != text
+    escaped = parts != ends or encodable != text
     hidden = len(full) - sum(map(len, ends))
     if isinstance(block, Text) and block.uri:
         return _Piece(full, "".join(parts), None, escaped, hidden, visible(_line(block.uri)), _line(block.mime_type))
@@ -151,11 +151,11 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
     cut = [blob.uri for blob in references.blobs if blob.sha256 not in text]
     full = references.keep_full("\n".join(piece.full for piece in pieces).encode("utf-8"))
     readers = "read_artifact reads it in pages, search_artifact searches it"
-    whole = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
+    notice = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
     if not cut:
-        return whole
+        return notice
     more = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
-    return f"{whole}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{more}]"
+    return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{more}]"
 
 
 def _says_failed(pieces: Sequence[_Piece]) -> bool:

@@ -124,60 +124,62 @@ class Leases(Generic[K]):
 
     def acquire(self, key: K, now_ns: int) -> tuple[HeldConnection[K], bool]:
         """Take a lease; True if the connection is new and has to be opened."""
-        held = self._current.get(key)
-        new = held is None
-        if held is None:
+        lease = self._current.get(key)
+        new = lease is None
+        if lease is None:
             self._next += 1
-            held = self._current[key] = HeldConnection(key, self._next)
-        held.leases += 1
-        held.used_ns = now_ns
-        return held, new
+            lease = self._current[key] = HeldConnection(key, self._next)
+        lease.leases += 1
+        lease.used_ns = now_ns
+        return lease, new
 
     def load(self, key: K) -> int:
         """Return the load of a key's connection, for choosing among several: idle (0), then not open (1), then by the
         number of leases."""
-        held = self._current.get(key)
-        return 1 if held is None else 2 * held.leases
+        lease = self._current.get(key)
+        return 1 if lease is None else 2 * lease.leases
 
-    def release(self, held: HeldConnection[K], now_ns: int) -> bool:
+    def release(self, lease: HeldConnection[K], now_ns: int) -> bool:
         """Give a lease back; True if the connection is to be closed."""
-        held.leases -= 1
-        held.used_ns = now_ns
-        if held.leases == 0 and held.doomed:
-            self._doomed.pop(held.number, None)
+        lease.leases -= 1
+        lease.used_ns = now_ns
+        if lease.leases == 0 and lease.doomed:
+            self._doomed.pop(lease.number, None)
             return True
         return False
 
-    def retire(self, held: HeldConnection[K]) -> bool:
+    def retire(self, lease: HeldConnection[K]) -> bool:
         """Allow no new lease. True if the connection is to be closed now, False if with its last lease, or already."""
-        if held.doomed:
+        if lease.doomed:
             return False
-        held.doomed = True
-        if self._current.get(held.key) is held:
-            del self._current[held.key]
-        if held.leases:
-            self._doomed[held.number] = held
+        lease.doomed = True
+        if self._current.get(lease.key) is lease:
+            del self._current[lease.key]
+        if lease.leases:
+            self._doomed[lease.number] = lease
             return False
         return True
 
     def retire_where(self, wanted: Callable[[K], bool]) -> list[HeldConnection[K]]:
         """Retire every connection with a matching key; return those without a lease."""
-        return [held for held in list(self._current.values()) if wanted(held.key) and self.retire(held)]
+        return [lease for lease in list(self._current.values()) if wanted(lease.key) and self.retire(lease)]
 
     def idle(self, now_ns: int) -> list[HeldConnection[K]]:
         """Return the connections to close because they were long unused, or because too many are open."""
-        unused = sorted((held for held in self._current.values() if not held.leases), key=lambda held: held.used_ns)
+        unused = sorted(
+            (lease for lease in self._current.values() if not lease.leases), key=lambda lease: lease.used_ns
+        )
         too_many = max(0, len(self._current) - self._max_open)
-        expired = [held for i, held in enumerate(unused) if i < too_many or now_ns - held.used_ns >= self._idle_ns]
-        return [held for held in expired if self.retire(held)]
+        expired = [lease for i, lease in enumerate(unused) if i < too_many or now_ns - lease.used_ns >= self._idle_ns]
+        return [lease for lease in expired if self.retire(lease)]
 
-    def move(self, held: HeldConnection[K], key: K) -> None:
+    def move(self, lease: HeldConnection[K], key: K) -> None:
         """Give a connection another key, if that is free. From now on it is found under the new key only."""
-        if held.doomed or key in self._current:
+        if lease.doomed or key in self._current:
             return
-        del self._current[held.key]
-        held.key = key
-        self._current[key] = held
+        del self._current[lease.key]
+        lease.key = key
+        self._current[key] = lease
 
     def all(self) -> list[HeldConnection[K]]:
         """Return every entry."""

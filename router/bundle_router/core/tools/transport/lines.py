@@ -50,9 +50,9 @@ class LineBuffer:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the complete lines without their ends; blank ones are skipped. Raises LineTooLong."""
-        *whole, rest = chunk.split(b"\n")
+        *complete, rest = chunk.split(b"\n")
         lines = []
-        for piece in whole:
+        for piece in complete:
             self._keep(piece)
             line = b"".join(self._parts).strip(b"\r")
             self._parts, self._held = [], 0
