@@ -190,6 +190,12 @@ def test_a_name_is_no_misspelt_word(search: Search, everything: frozenset[str]) 
     assert search.rank_bundles(Request("greet wether"), everything).scored != ()
 
 
+def test_a_word_that_the_word_lists_know_is_not_misspelt(build: Any) -> None:
+    search = build((BundleText("rockets", "Launch rockets from the ground"),), ())
+    assert search.rank_bundles(Request("luanch"), frozenset({"rockets"})).scored != ()
+    assert search.rank_bundles(Request("lunch"), frozenset({"rockets"})).scored == ()
+
+
 def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like(build: Any) -> None:
     names = ("disk_create", "disk_get", "disk_update")
     tools = tuple(ToolText(f"vm.{name}", "vm", name, "A disk in a resource group") for name in names)

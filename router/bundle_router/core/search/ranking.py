@@ -230,17 +230,14 @@ class Search:
         return _Found(bundles, of_tools, full, coherence, meaning, wish == request.text and not tools, bool(parts))
 
     def _respell(self, terms: Terms, tools: bool = False) -> Terms:
-        """Return the terms with unknown words corrected, except names. Which words are known depends on the collections
-        that rank bundles; with `tools` also on those that rank tools."""
+        """Return the terms with unknown words corrected, except names and words of the word lists (lunch is no launch).
+        Which are known depends on the collections that rank bundles; with `tools` also on those that rank tools."""
         among: tuple[Collection, ...] = ("bundles", "tools", self.corpus.ranks_tools) if tools else ("bundles", "tools")
         unknown = [stem for stem in terms.stems if len(stem) >= MIN_RESPELT - 1 and stem.isascii() and stem.isalpha()]
         for of in among:
             unknown = [*{*unknown}.difference(self.index.known(of, unknown))]
-        like = {
-            stem: self.index.like("bundles", stem)
-            for stem in unknown
-            if stem not in terms.named and stem not in terms.proper
-        }
+        sound = (terms.named, terms.proper, self.analyzer.generic, self.analyzer.conversation, self.analyzer.synonyms)
+        like = {stem: self.index.like("bundles", stem) for stem in unknown if not any(stem in those for those in sound)}
         guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
             return terms
