@@ -24,7 +24,7 @@ from tests.selecting.catalogs import question, staged, step
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
 
 ORDER: Final = ("search", "model", "shortlist", "default")
-GOALS: Final = ("search the source code of login", "report bugs in billing", "read the source and report it", "qwxyz")
+GOALS: Final = ("search the code for the login", "report bugs in billing", "read the source and report it", "qwxyz")
 MARK: Final = "quicksilver"
 EVIL: Final = "mail.send"
 

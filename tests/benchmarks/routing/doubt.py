@@ -19,7 +19,7 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -28,7 +28,7 @@ from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
 from bundle_router.core.models.evidence import fit_logistic
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.search.request import Request
-from bundle_router.core.search.sufficiency import judge
+from bundle_router.core.search.sufficiency import features_of, judge
 from bundle_router.core.search.trials import mean
 from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.calibration import FEATURES
@@ -59,7 +59,7 @@ class Judged:
 
     @property
     def evidence(self) -> Mapping[str, float]:
-        return asdict(self.ranking.evidence)
+        return features_of(self.ranking.evidence)
 
 
 def labelled(

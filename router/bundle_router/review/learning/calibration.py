@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
@@ -21,22 +21,12 @@ from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.models.evidence import fit_logistic
 from bundle_router.core.search.memory import Memory, bound_labels
 from bundle_router.core.search.ranking import Ranking, Search
-from bundle_router.core.search.sufficiency import judge
+from bundle_router.core.search.sufficiency import features_of, judge
 from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.fitting import base_scores, relearn
 from bundle_router.review.learning.labels import LabelledStep
 
-FEATURES: Final = (
-    "strength",
-    "known",
-    "coverage",
-    "margin",
-    "entropy",
-    "agreement",
-    "remembered",
-    "relevance",
-    "likeness",
-)
+FEATURES: Final = ("matched", "distinct", "clear", "agreement", "remembered", "likeness")
 FOLDS: Final = 5
 RUN_WEIGHT: Final = 5.0
 MIN_WRONG: Final = 10
@@ -126,7 +116,7 @@ def calibrate(steps: Sequence[LabelledStep], search: Search, memory: Memory | No
 def fit_rows(rows: Sequence[Row]) -> Calibration:
     """Return the logistic of the rows. Its version is the digest of its numbers."""
     logistic = fit_logistic(
-        [asdict(row.ranking.evidence) for row in rows],
+        [features_of(row.ranking.evidence) for row in rows],
         [row.right for row in rows],
         FEATURES,
         weights=[row.weight for row in rows],

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bundle_router.core.catalog import MIN_LABELS, Calibration, Catalog
+from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.memory import Memory
-from bundle_router.review.learning.calibration import FEATURES, calibration_version
+from bundle_router.core.search.sufficiency import features_of
+from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.labels import fingerprint
 
 MEMORY_SCHEMA: Final = "bundle-router.learned-memory/1"
@@ -139,7 +141,7 @@ def calibration_from(value: Mapping[str, Any]) -> Calibration:
         _check_version(value, calibration_version(found.bias, weights, found.labels))
     except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
         raise ValueError(f"not a learned calibration: {type(wrong).__name__}: {wrong}") from None
-    if {name for name, _ in weights} - set(FEATURES):
+    if {name for name, _ in weights} - features_of(Evidence()).keys():
         raise ValueError("it weighs features that this version does not know")
     if found.labels < MIN_LABELS:
         raise ValueError(f"it was fitted on {found.labels} labels, fewer than the {MIN_LABELS} it takes")
