@@ -187,7 +187,7 @@ def test_where_the_folder_does_not_load_everything_counts_as_new(editor: ConfigE
 
 @pytest.mark.parametrize("name", ["../policy.toml", "learned/x.toml", "changes.jsonl", "/etc/passwd"])
 def test_only_the_five_files_can_be_named(editor: ConfigEditor, name: str) -> None:
-    with pytest.raises(RequestError, match="no file of a config"):
+    with pytest.raises(RequestError, match="not a file of a config"):
         editor.save({name: "x"}, {}, by="ann")
 
 

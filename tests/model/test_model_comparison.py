@@ -125,7 +125,7 @@ def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[
         assert [row["rows"] for row in found["figures"]] == [1, 1]
         refused = run(folder, "eval", "set.jsonl", "--model", FREE, "--max-cost", "1", code=3)
         assert f"nobody knows what {FREE} costs" in refused.stderr
-        assert "none is asked" in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
+        assert "needs a model to ask" in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
         other = {"goal": "x", "bundles": ["no.such.bundle"]}
         (folder / "other.jsonl").write_text(json.dumps(other))
         assert "never right: no.such.bundle" in run(folder, "eval", "other.jsonl", "--model", FREE).stdout

@@ -445,7 +445,7 @@ def test_a_decision_that_is_none_is_named_and_other_records_are_no_decisions(run
     log.append("routing", runs.record(1))
     assert next(runs.archive.records("r-1"))["type"] == "from.the.future"
     for read in (runs.archive.decisions, runs.archive.values):
-        with pytest.raises(CorruptRun, match=r"record 1 of run 'r-1' is not what its type says: KeyError"):
+        with pytest.raises(CorruptRun, match=r"record 1 of run 'r-1' does not fit its type: KeyError"):
             [*read("r-1")]
 
 

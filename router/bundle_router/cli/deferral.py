@@ -86,5 +86,5 @@ def _run_apply(arguments: argparse.Namespace) -> int:
     if not agents:
         return run_apply(arguments)
     if len(arguments.causes) > 1:
-        raise RequestError("proxy:AGENT stands alone", advice="apply the findings in a call of their own")
+        raise RequestError("proxy:AGENT can't be combined with other findings", advice="apply those by themselves")
     return run_install(argparse.Namespace(agent=agents[0], yes=arguments.yes, json=arguments.json))

@@ -97,13 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     shares = tuple(arguments.share or (0.5, 0.8))
     if not all(0.0 < share <= 1.0 for share in shares):
-        raise RequestError("a --share lies between 0 and 1", advice="write e.g. --share 0.5")
+        raise RequestError("--share must be between 0 and 1", advice="write e.g. --share 0.5")
     catalog, memories = load_remembering(config_folder(arguments), local=local_servers(arguments))
     sets = [(path, load_labelled(path)) for path in arguments.files if path.suffix == LABELLED]
     if arguments.model:
         return compare_models(arguments, sets, catalog, memories)
     if arguments.max_cost is not None:
-        raise RequestError("--max-cost bounds what models cost, and none is asked", advice="name one with --model")
+        raise RequestError("--max-cost needs a model to ask", advice="name one with --model")
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [
         (file, number, case, run_case(case, catalog)) for file in files for number, case in enumerate(read_cases(file))

@@ -142,7 +142,7 @@ def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) ->
         for revision in {step.catalog_revision for step in steps} - catalogs.keys():
             catalogs[revision] = catalog_from(archive.catalog(run_id, revision))
     except (KeyError, TypeError, ValueError) as wrong:
-        raise CorruptRun(f"a record is not what its type says: {type(wrong).__name__}: {wrong}") from None
+        raise CorruptRun(f"a record does not fit its type: {type(wrong).__name__}: {wrong}") from None
     return steps
 
 
@@ -282,7 +282,7 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
         say(f"written: {path}")
     now, proposed = _name_of_learned(learning.now), _name_of_learned(learning.then)
     if not learning.changes:
-        say(f"in force, and staying so: {now}")
+        say(f"in force, unchanged: {now}")
     elif accepted:
         say(f"in force from the next start on: {proposed} (it was: {now})")
     else:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     if not 0 < arguments.timeout <= MAX_TIMEOUT_S:
-        raise RequestError(f"--timeout is out of range: it is above 0 and at most {MAX_TIMEOUT_S:g} seconds")
+        raise RequestError(f"--timeout must be above 0 and at most {MAX_TIMEOUT_S:g} seconds")
     done = log_in(
         catalog, server, principal=arguments.principal, show=_show, port=arguments.port, timeout_s=arguments.timeout
     )
@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _server(catalog: Catalog, name: str) -> Server:
     server = remote_servers(catalog, [name])[0]
     if server.auth is None:
-        raise RequestError(
-            f"server {name!r} has no auth = 'oauth'", advice="add it to its entry in servers.toml, if it is to have it"
-        )
+        raise RequestError(f"server {name!r} has no auth = 'oauth'", advice="add it to its entry in servers.toml")
     if not server.enabled:
         raise RequestError(f"server {name!r} is switched off", advice="see 'enabled' in servers.toml")
     return server

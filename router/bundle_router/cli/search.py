@@ -121,7 +121,7 @@ def _show(found: dict[str, Any]) -> None:
     if rows:
         table((found["kind"].removesuffix("s"), "score>", "what it is for"), rows)
     else:
-        say("nothing")
+        say("nothing was found")
     if found["memory"] is not None:
         say(f"with the memory in force, {found['memory'][:19]}")
     if found["search"] is not None:

@@ -314,7 +314,7 @@ class ConfigEditor:
         unknown = sorted(set(drafts) - set(FILE_NAMES))
         if unknown:
             raise RequestError(
-                f"{unknown[0][:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}"
+                f"{unknown[0][:80]!r} is not a file of a config", advice=f"they are {', '.join(FILE_NAMES)}"
             )
         files = [*declared_files(self._local), *read_config(self.folder)]
         own: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"

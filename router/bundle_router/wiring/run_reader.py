@@ -128,11 +128,11 @@ class RunReader:
     def _read_decided(self, run_id: str, seq: int) -> tuple[dict[str, Any], DecisionRecord]:
         line = self.record(run_id, seq)
         if line.get("type") != "route.decided":
-            raise RequestError(f"record {seq} of run {run_id!r} is no decision")
+            raise RequestError(f"record {seq} of run {run_id!r} is not a decision")
         try:
             return line, DecisionRecord.from_json(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptRun(f"record {seq} of run {run_id!r} is not what its type says: {error}") from None
+            raise CorruptRun(f"record {seq} of run {run_id!r} does not fit its type: {error}") from None
 
     def recorded_catalog(self, run_id: str, revision: str) -> Catalog | None:
         """Return a catalog that the run was recorded under; None where the run does not have it."""

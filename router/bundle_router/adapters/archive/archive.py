@@ -263,7 +263,7 @@ class RunArchive(ABC):
         try:
             return read(record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"is not what its type says: {type(error).__name__}: {error}"
+            why = f"does not fit its type: {type(error).__name__}: {error}"
             raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class ConfigViews:
         files = self._editor.files()
         found = next((one for one in files if one.name == file), None)
         if found is None:
-            raise RequestError(f"{file[:80]!r} is no file of a config", advice=f"they are {', '.join(FILE_NAMES)}")
+            raise RequestError(f"{file[:80]!r} is not a file of a config", advice=f"they are {', '.join(FILE_NAMES)}")
         shown = found.text if text is None else text
         facts = {
             "folder": self.where,

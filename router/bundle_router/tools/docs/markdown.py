@@ -75,7 +75,7 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
         self._deadline.check("converting the page")
         text: str = super().process_tag(node, parent_tags=parent_tags)
         if len(text) > MAX_MARKDOWN:
-            raise ToolFailure(f"the page becomes more than {MAX_MARKDOWN} characters of Markdown", code="too_large")
+            raise ToolFailure(f"the page has more than {MAX_MARKDOWN} characters as Markdown", code="too_large")
         return text
 
     def process_text(self, el: NavigableString, parent_tags: set[str] | None = None) -> str:

@@ -132,7 +132,7 @@ class SystemResolver:
 
     def resolve(self, host: str, deadline: Deadline) -> Sequence[str]:
         if not self._slots.acquire(blocking=False):
-            raise ToolFailure(f"{MAX_LOOKUPS} name look-ups hang already", code="dns_failed")
+            raise ToolFailure(f"{MAX_LOOKUPS} name look-ups are still waiting for an answer", code="dns_failed")
         answers: queue.SimpleQueue[tuple[str, ...] | OSError] = queue.SimpleQueue()
         threading.Thread(target=self._look_up, args=(host, answers), name="docs-resolve", daemon=True).start()
         while True:

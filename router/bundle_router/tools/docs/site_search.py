@@ -233,7 +233,7 @@ def find_index(fetcher: Fetcher, site: Url) -> SiteIndex:
         f"{site.host} publishes no index that is known here: tried {', '.join(kind.path for kind in KINDS)} "
         f"in {', '.join(folder.path for folder in folders)}",
         code="no_index",
-        advice="fetch the site's start page and follow its links, or give the URL of the folder the manual stands in",
+        advice="fetch the site's start page and follow its links, or give the URL of the folder that holds the manual",
     )
 
 

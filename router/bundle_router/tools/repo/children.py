@@ -87,14 +87,14 @@ class Child:
 
     def _check_time(self) -> None:
         if self.cancelled():
-            raise ToolFailure("the caller went away", code="cancelled")
+            raise ToolFailure("the call was cancelled", code="cancelled")
         if time.monotonic() >= self.deadline:
             raise _timeout()
 
 
 def _timeout() -> ToolFailure:
     return ToolFailure(
-        "it took longer than the time this call has", code="timeout", advice="narrow it: name a path or a glob"
+        "it took longer than this call may take", code="timeout", advice="narrow it: name a path or a glob"
     )
 
 

@@ -200,7 +200,7 @@ def _names(view: GitView, scope: list[str]) -> list[str]:
     names, cut, _ = view.run("diff", *_DIFF, "--no-renames", "--name-only", "-z", *scope, max_bytes=_MAX_NAMES_BYTES)
     found = [name for name in names.decode("utf-8", "surrogateescape").split("\0") if name]
     if cut or len(found) > _MAX_NAMES:
-        raise ToolFailure("too many files differ to look at them all", code="too_large", advice="name a path")
+        raise ToolFailure("too many files differ to compare them all", code="too_large", advice="name a path")
     return found
 
 

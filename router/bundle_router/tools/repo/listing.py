@@ -55,7 +55,7 @@ def _collect(root: Root, top: str, arguments: ListDir, context: ToolContext) -> 
     queue: deque[tuple[str, tuple[str, ...]]] = deque([(top, ())])
     while queue and total < SCAN_ENTRIES:
         if context.cancelled():
-            raise ToolFailure("the caller went away", code="cancelled")
+            raise ToolFailure("the call was cancelled", code="cancelled")
         folder, parts = queue.popleft()
         try:
             entries = root.scandir(folder, limit=SCAN_ENTRIES - total)

@@ -110,7 +110,7 @@ def _chunks(head: bytes, file: BinaryIO, cancelled: Callable[[], bool]) -> Itera
         scanned += len(chunk)
         yield decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
         if cancelled():
-            raise ToolFailure("the caller went away", code="cancelled")
+            raise ToolFailure("the call was cancelled", code="cancelled")
         chunk = file.read(min(_CHUNK, SCAN_BYTES - scanned))
 
 
@@ -176,7 +176,7 @@ def _as_text(name: str, chunks: Iterator[bytes], size: int, arguments: ReadFile,
         raise ToolFailure(
             f"{name!r} has {total}; line {first:,} is beyond that",
             code="out_of_range",
-            advice=f"ask for start between 1 and {max(1, window.lines):,}",
+            advice=f"use a start between 1 and {max(1, window.lines):,}",
         )
     text, notes = _decode_body(body, window.full)
     head = _heading(name, first, body, total, size, window)

@@ -123,7 +123,7 @@ def _events(child: Child) -> Iterator[dict[str, Any]]:
             pending = bytearray(rest)
             yield from map(json.loads, complete)
         elif len(pending) > _MAX_EVENT_BYTES:
-            raise ToolFailure("rg gave a line that is too long", code="too_large", advice="narrow it with a glob")
+            raise ToolFailure("rg returned a line that is too long", code="too_large", advice="narrow it with a glob")
 
 
 def _files(events: Iterator[dict[str, Any]], searched: str, *, is_folder: bool) -> Iterator[FileHits]:

@@ -161,10 +161,10 @@ def search(query: Ripgrep, root: Root, context: ToolContext) -> Generator[FileHi
     deadline = time.monotonic() + context.timeout_s
     for path in _files(query, root):
         if context.cancelled():
-            raise ToolFailure("the caller went away", code="cancelled")
+            raise ToolFailure("the call was cancelled", code="cancelled")
         if time.monotonic() >= deadline:
             raise ToolFailure(
-                "it took longer than the time this call has", code="timeout", advice="narrow it: name a path or a glob"
+                "it took longer than this call may take", code="timeout", advice="narrow it: name a path or a glob"
             )
         lines = tuple(_lines(_text_of(root, path), expression, query))
         if lines:

@@ -93,7 +93,7 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
     if name in ("", ".", "..") or asked.endswith("/"):
         raise ToolFailure(f"{relative!r} does not name a file", code="invalid_path")
     if len(parts) > MAX_DEPTH:
-        raise ToolFailure(f"{relative[:200]!r} lies more than {MAX_DEPTH} folders deep", code="invalid_path")
+        raise ToolFailure(f"{relative[:200]!r} is more than {MAX_DEPTH} folders deep", code="invalid_path")
     if any(ord(character) < 32 or ord(character) == 127 for character in relative):
         raise ToolFailure(f"{relative[:200]!a} contains a control character", code="invalid_path")
 
@@ -101,7 +101,7 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
 def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) -> None:
     part = autorun_part(parts, is_file=is_file)
     if part.casefold().rstrip(". ") == ".git":
-        raise ToolFailure(f"{shown!r} lies in a .git, which is not written by tools", code="git_internals")
+        raise ToolFailure(f"{shown!r} is inside a .git folder, where tools do not write", code="git_internals")
     if part:
         why = f"{shown!r} is not written by tools: programs outside the sandbox run what {part!r} holds by themselves"
         raise ToolFailure(why, code="autorun", advice="ask a person to make this change")
@@ -147,7 +147,7 @@ def _check_folder(folder: int, shown: str, protected: Sequence[str]) -> None:
     """Refuse one folder on the way. Git directories and environments are also recognised by their content."""
     _refuse_identity(os.fstat(folder), shown, protected)
     if all(_exists_in(folder, part) for part in ("HEAD", "objects", "refs")):
-        raise ToolFailure(f"{shown!r} lies in a git directory, which is not written by tools", code="git_internals")
+        raise ToolFailure(f"{shown!r} is inside a git directory, where tools do not write", code="git_internals")
     if any(_exists_in(folder, marker) for marker in ENVIRONMENT_MARKERS):
         _refuse_autorun((ENVIRONMENT_MARKERS[0],), shown)
 
