@@ -9,8 +9,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,17 @@ TOGETHER = {
 """Files of which one worker has all, since loading litellm, or starting Chromium, takes seconds."""
 
 
+class Collected(list[str]):
+    """The tests that a worker collected, which know their places."""
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {nodeid: place for place, nodeid in enumerate(self)}
+
+    def index(self, nodeid: str, *_: Any) -> int:
+        return self.places[nodeid]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     if config.getoption("dist") != "loadfile":
@@ -90,6 +103,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         def _split_scope(self, nodeid: str) -> str:
             own = (name for name, files in TOGETHER.items() if nodeid.startswith(files))
             return next(own, None) or str(super()._split_scope(nodeid))
+
+        # Two that went through all tests of a worker, at each end of a test: a third of the CPU of who hands tests out.
+
+        def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+            super().add_node_collection(node, collection)
+            self.registered_collections[node] = Collected(collection)
+
+        def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+            """Count to three, beginning with the last: whether there are more nobody asks."""
+            pending = (done for tests in reversed(workload.values()) for done in reversed(tests.values()) if not done)
+            return len(list(islice(pending, 3)))
 
     return Scheduling(config, log)
 

@@ -1,0 +1,78 @@
+"""The scenario as a pydantic-ai agent plays it: who plays it imports pydantic-ai, not who collects tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bundle_router.ext.pydantic_ai import RoutedToolset
+from pydantic_ai import Agent
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
+
+
+def played(turns: tuple[tuple[Asked, ...], ...], seen: Seen, dies_at: int | None = None) -> FunctionModel:
+    """Return a model that asks for what the turns say, and notes what it saw."""
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = sum(isinstance(message, ModelResponse) for message in messages)
+        seen.arrays.append([tool.name for tool in info.function_tools if not tool.defer_loading])
+        seen.told = info.instructions or ""
+        for message in messages[-1:]:
+            for part in message.parts if isinstance(message, ModelRequest) else ():
+                if isinstance(part, ToolReturnPart):
+                    seen.results[part.tool_call_id] = part.model_response_str()
+                    content = part.content if isinstance(part.content, list) else [part.content]
+                    seen.pictures += sum(isinstance(item, BinaryContent) for item in content)
+        if turn == dies_at:
+            raise ConnectionError("the worker died")
+        if turn >= len(turns):
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in turns[turn]])
+
+    return FunctionModel(respond)
+
+
+async def loop(folder: Path, notebook: Notebook, dies_at: int | None = None) -> tuple[Seen, Seen]:
+    seen, sub_seen = Seen(), Seen()
+    async with opened(folder, notebook) as router:
+        agent: Agent[None, str] = Agent(played(TURNS, seen, dies_at), toolsets=[RoutedToolset(router, step=step())])
+
+        @agent.tool_plain
+        async def delegate(task: str) -> str:
+            """Have a reader do a task."""
+            reader = Agent(played(SUB_TURNS, sub_seen), toolsets=[RoutedToolset(router, step=sub_step())])
+            return (await reader.run(task)).output
+
+        await agent.run("write", run_id="agent-run-1")
+    return seen, sub_seen
+
+
+async def search_itself(folder: Path, seen: Seen) -> str:
+    """Let pydantic-ai's own search find what is deferred, and return what the agent says at the end."""
+    turns = (
+        (Asked("d1", "search_tools", {"queries": ["letter"]}),),
+        (Asked("d2", "archive__find_letter", {"date": "1848"}),),
+    )
+    async with opened(folder, Notebook()) as router:
+        toolset = RoutedToolset(router, step=step(), own_search=True)
+        return (await Agent(played(turns, seen), toolsets=[toolset]).run("find")).output
+
+
+async def run_twice(folder: Path) -> Seen:
+    """Run an agent as a writer, then as a reader: the step depends on its context."""
+    async with opened(folder, Notebook()) as router:
+        toolset = RoutedToolset(router, step=lambda ctx: step(role=ctx.deps))
+        agent: Agent[str, str] = Agent(played((), seen := Seen()), deps_type=str, toolsets=[toolset])
+        await agent.run("one", deps="writer")
+        await agent.run("two", deps="reader")
+        return seen
