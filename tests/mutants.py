@@ -109,7 +109,8 @@ AREAS: Final = {
     ),
     "log": Area(
         ("adapters/run_log/log.py", "adapters/run_log/run_chain.py"),
-        ("tests/runlog/test_log_calls.py", "tests/runlog/test_failing_calls.py", "tests/runlog/test_log.py",
+        ("tests/runlog/test_log_calls.py", "tests/runlog/test_log_reading.py",
+         "tests/runlog/test_failing_calls.py", "tests/runlog/test_log.py",
          "--deselect=tests/runlog/test_failing_calls.py::test_whichever_call_fails_the_run_reopens_with_every_acknowledged_record"),
     ),
     "archive": Area(
