@@ -113,13 +113,16 @@ def is_json(headers: Headers) -> bool:
 
 def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else None."""
-    hosts = values_of(headers, b"host")
+    named: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
+    for name, value in headers:
+        if name in named:
+            named[name].append(value)
+    hosts, origins, sites = named.values()
     if len(hosts) != 1 or hosts[0] not in own.hosts:
         return Refusal(421, "wrong_host", f"The header Host must be {own.words}.", advice=_NAME)
-    origins = values_of(headers, b"origin")
     if len(origins) > 1 or any(origin not in own.origins for origin in origins):
         return Refusal(403, "wrong_origin", "The header Origin names another site than this service.", advice=_OWN)
-    if any(site not in _OWN_SITE for site in values_of(headers, b"sec-fetch-site")):
+    if any(site not in _OWN_SITE for site in sites):
         return Refusal(403, "wrong_origin", "A page of another site sent this request (Sec-Fetch-Site).", advice=_OWN)
     return None
 

@@ -100,20 +100,19 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        self._take(len(url))
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._take(len(name) + len(value) + 4)
-        super().on_header(name, value.strip())
-
-    def _take(self, count: int) -> None:
-        self._head_bytes += count
+        self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > MAX_HEAD_BYTES:
             raise _RefusedHead
+        super().on_header(name, value.strip())
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if not self.url.startswith(b"/"):  # `http://another.example/mcp`: an address of which the Host may say another
+        if self._head_bytes > MAX_HEAD_BYTES or not self.url.startswith(
+            b"/"
+        ):  # `http://another.example/mcp`: an address of which the Host may say another
             raise _RefusedHead
         super().on_headers_complete()
 

@@ -83,8 +83,12 @@ class Requests:
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected
                 scope["body"] = body
-                body_message: Message = {"type": "http.request", "body": body, "more_body": False}
-                await app(scope, with_first(body_message, receive), send)
+                held: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+                async def next_message() -> Message:
+                    return held.pop() if held else await receive()
+
+                await app(scope, next_message, send)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -151,13 +155,3 @@ def give_memory_back() -> None:
     """Return free memory to the system: glibc keeps pages that many requests needed."""
     with contextlib.suppress(AttributeError, OSError):  # another C library, without this function
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def with_first(message: Message, receive: Receive) -> Receive:
-    """Return a `receive` that gives a message again, then what follows it: the client's disconnection."""
-    first: list[Message] = [message]
-
-    async def next_message() -> Message:
-        return first.pop() if first else await receive()
-
-    return next_message

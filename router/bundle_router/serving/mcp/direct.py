@@ -108,7 +108,7 @@ class DirectPath:
         if has_tracer or version not in MODERN_PROTOCOL_VERSIONS:  # with a tracer, the SDK must make its spans
             return None
         try:
-            message = json.loads(body)
+            message = json.loads(body.decode())  # another encoding goes to the SDK
         except (ValueError, RecursionError):
             return None
         if not isinstance(message, dict) or message.keys() != {"jsonrpc", "id", "method", "params"}:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -24,7 +25,12 @@ _LIGHT: Final = 8
 _PLAIN_LEVELS: Final = 100
 _CONTAINERS: Final = (dict, list, tuple)
 _SCALARS: Final = frozenset((int, float, bool, type(None)))
-encode_small: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # `dumps` makes one each time
+_PIECES: Final = c_make_encoder(None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True)
+
+
+def encode_small(value: Any) -> str:
+    """Return a value as compact JSON, in its own order, without an encoder of its own."""
+    return "".join(_PIECES(value, 0))
 
 
 def parse(text: str) -> Any:
