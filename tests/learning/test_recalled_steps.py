@@ -45,9 +45,10 @@ Embeds = Callable[[str], Sequence[float]]
 
 
 def about(text: str) -> tuple[float, ...]:
-    """What a model that knows the house's words would say; nothing of this is in what an operator wrote."""
+    """What a model that knows the house's words would say; nothing of this is in what an operator wrote. Words of other
+    kinds are as good as unlike: else they break the ties among tools of which nothing is known."""
     lower = text.lower()
-    return (*(float(lower.count(word)) for word, _ in NEEDS.values()), 0.1)
+    return (*(float(lower.count(word)) for word, _ in NEEDS.values()), 0.001)
 
 
 def noise(text: str) -> tuple[float, ...]:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from bundle_router.adapters.bm25 import english_stemmer
 from bundle_router.core.models import RecentStep
-from bundle_router.core.search.fit import TRUSTS, fit_memory
+from bundle_router.core.search.fit import TRUSTS, Recalling, fit_memory, fold_of
+from bundle_router.core.search.index import NearDocument
 from bundle_router.core.search.memory import LIMIT, PER_RUN, Label, Memory, bound_labels, learn, make_examples
 from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.recall import Recollection, key_of
 from bundle_router.core.search.request import Request, marks_of
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.search.trials import quality_of
@@ -117,6 +119,33 @@ def test_past_steps_say_nothing_against_what_no_step_needed_yet(search: Search) 
     fair = replace(fit.memory, trust=0.35)
     assert fair.add_to(base, features)["weather"] > blind.add_to(base, features)["weather"]
     assert fair.add_to(base, features)["issues.tracker"] == blind.add_to(base, features)["issues.tracker"]
+
+
+@pytest.mark.parametrize("alike", [0.2, 0.95])
+def test_recall_is_not_taken_where_it_outvotes_what_no_step_needed_yet(alike: float) -> None:
+    """The texts rank `late` right and `early`, of like meaning, second. Past steps tell them apart, once both have been
+    needed; as long as `late` is new, what is like it votes for `early`."""
+    pairs = (("early-0", "late-0"), ("early-1", "late-1"))
+    assert all(fold_of(f"id\0{early}") != fold_of(f"id\0{late}") for early, late in pairs)
+    of = {f"{'qxvz'[2 * at + late]}{n:03d}": (pair, pair[late]) for at, pair in enumerate(pairs)
+          for late in (0, 1) for n in range(20)}  # fmt: skip
+    labels = [Label(text, (id_,), text) for text, (_, id_) in of.items()]
+
+    def base(label: Label) -> Mapping[str, float]:
+        (early, late), _ = of[label.text]
+        return {late: 1.0, early: 0.9}
+
+    def votes(label: Label, recollection: Recollection) -> Mapping[str, float]:
+        pair, id_ = of[label.text]
+        near = [(step, 1.0 if id_ in step.ids else alike) for step in recollection.steps if {*pair} & {*step.ids}]
+        return recollection.votes([NearDocument(key_of(step.text), cosine) for step, cosine in near], frozenset(pair))
+
+    fit = fit_memory(labels, ANALYZER, base, recalling=Recalling("toy/1", votes))
+    assert fit.memory is None, "no word is said twice"
+    assert fit.recall is not None
+    assert max(trial.gain for trial in fit.recall.trials) > 0.1, "replay gains"
+    assert (fit.recall.new < -0.1) == (alike > 0.9)
+    assert (fit.recall.memory is None) == (alike > 0.9)
 
 
 @examples(20)

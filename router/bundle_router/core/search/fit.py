@@ -9,7 +9,7 @@ Rules:
    most `MOST_LOST`. New ids keep as much of their lexical score (`novelty`) as that takes. If none of `NOVELTIES`
    suffices, a more careful `trust` is taken, or no memory.
 5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice without it, which may
-   be a memory of words or none. So without an embedder that choice remains.
+   be a memory of words or none, and does not lose by rule 4. So without an embedder that choice remains.
 """
 
 from __future__ import annotations
@@ -30,9 +30,18 @@ from bundle_router.core.search.memory import (
     make_examples,
     past_texts,
 )
-from bundle_router.core.search.recall import MAX_REMEMBERED, PULLS, Recollection
+from bundle_router.core.search.recall import MAX_REMEMBERED, PULLS, PastText, Recollection
 from bundle_router.core.search.text import Analyzer
-from bundle_router.core.search.trials import MIN_SIGMAS, Trial, Witness, choose_trial, difference, mean, quality_of
+from bundle_router.core.search.trials import (
+    MIN_SIGMAS,
+    Difference,
+    Trial,
+    Witness,
+    choose_trial,
+    difference,
+    mean,
+    quality_of,
+)
 
 TRUSTS: Final = (0.35, 0.6, 1.0, 2.0, 4.0)
 FOLDS: Final = 4
@@ -42,6 +51,9 @@ MOST_LOST: Final = 0.01
 """Maximum loss of quality for new ids, with one standard error counted against it."""
 MAX_REPLAYED: Final = 600
 """Maximum steps that are replayed to choose `trust`; the memory itself learns from all of them."""
+
+
+_Past = Example | Label | PastText
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +67,14 @@ class Recalling:
 
 @dataclass(frozen=True, slots=True)
 class RecallFit:
-    """The result of replaying recall. `memory` is the memory of words with recall; None if recall did not gain."""
+    """The result of replaying recall. `memory` is the memory of words with recall; None if recall did not gain, or lost
+    on steps whose ids were held out (`new`: the gain there over no memory)."""
 
     memory: Memory | None
     before: float
     after: float
     trials: tuple[Trial, ...]
+    new: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +115,24 @@ def fit_memory(
     recalling: Recalling | None = None,
 ) -> Fit:
     """Learn from `labels`. `base` returns search's own scores of a label's permitted ids (best is 1)."""
-    fitted, replayed = _fit_words(labels, analyzer, base, trusts)
+    fitted, known, new = _fit_words(labels, analyzer, base, trusts)
     if recalling is None or not fitted.trials:
         return fitted
-    return replace(fitted, recall=_fit_recall(bound_labels(labels), replayed, fitted, recalling))
+    return replace(fitted, recall=_fit_recall(bound_labels(labels), known, new, fitted, recalling))
 
 
 def _fit_words(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]], trusts: Sequence[float]
-) -> tuple[Fit, list[_Replayed]]:
-    """Return the fit of the memory of words, and each step as ranked with the chosen memory (perhaps none)."""
+) -> tuple[Fit, list[_Replayed], list[_Replayed]]:
+    """Return the fit of the memory of words, and each step as ranked with the chosen memory (perhaps none), as learned
+    from other runs, and as learned from steps that needed none of its ids."""
     kept = bound_labels(labels)
     examples, rarity = make_examples(kept, analyzer, base)
     replayed = examples[:MAX_REPLAYED]
     none = [quality_of(example.base, example.ids) for example in replayed]
     before = mean(none)
     if len(replayed) < MIN_LABELS or len({example.run for example in replayed}) < FOLDS:
-        return Fit(None, before, before, (), len(kept)), []
+        return Fit(None, before, before, (), len(kept)), [], []
     careful = sorted(trusts, reverse=True)
     ranked = {
         trust: [step.keeping(NOVELTIES[0]) for step in _replay(replayed, rarity, trust, _fold_of_run)]
@@ -137,45 +152,72 @@ def _fit_words(
             qualities = replays[trial.trust] if first else [step.quality() for step in fair]
             if not Trial.of(trial.trust, qualities, difference(qualities, none, witnesses)).pays:
                 break
-            new = difference([step.keeping(novelty).quality() for step in held], none, witnesses)
+            fair_held = [step.keeping(novelty) for step in held]
+            new = difference([step.quality() for step in fair_held], none, witnesses)
             lost = new.mean
-            if lost - MIN_SIGMAS * new.sigma >= -MOST_LOST:
+            if _spares_new(new):
                 memory = learn(examples, rarity, trust=trial.trust, novelty=novelty)
-                return Fit(memory, before, mean(qualities), trials, len(kept), new=lost), fair
-    return Fit(None, before, before, trials, len(kept), new=lost), [_Replayed(step, Memory()) for step in replayed]
+                return Fit(memory, before, mean(qualities), trials, len(kept), new=lost), fair, fair_held
+    alone = [_Replayed(step, Memory()) for step in replayed]
+    return Fit(None, before, before, trials, len(kept), new=lost), alone, alone
+
+
+def _spares_new(new: Difference) -> bool:
+    """Return whether steps whose ids were held out lose too little to matter (rule 4)."""
+    return new.mean - MIN_SIGMAS * new.sigma >= -MOST_LOST
 
 
 def _fit_recall(
-    kept: Sequence[Label], replayed: Sequence[_Replayed], words: Fit, recalling: Recalling
+    kept: Sequence[Label],
+    replayed: Sequence[_Replayed],
+    held: Sequence[_Replayed],
+    words: Fit,
+    recalling: Recalling,
 ) -> RecallFit | None:
     """Fit recall (rule 5). None if no step has a vector."""
     trust = words.memory.trust if words.memory is not None else 1.0
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
-    by_fold = [
-        remembered.for_runs(frozenset(label.run for label in kept if fold_of(label.run) != n)) for n in range(FOLDS)
-    ]
     recalled = in_order(kept)[: len(replayed)]
-    votes = [recalling.votes(label, by_fold[fold_of(label.run)]) for label in recalled]
+    votes = _votes(recalled, remembered, _fold_of_run, recalling)
     if not any(votes):
         return None
     witnesses = [Witness(frozenset(label.ids), label.run) for label in recalled]
     before = [step.quality() for step in replayed]
-    after = {
-        pull: [
-            step.quality({id_: pull * vote for id_, vote in vote_of.items()})
-            for step, vote_of in zip(replayed, votes, strict=True)
-        ]
-        for pull in PULLS
-    }
+    after = {pull: _qualities(replayed, votes, pull) for pull in PULLS}
     trials = tuple(
         Trial.of(trust, qualities, difference(qualities, before, witnesses), pull) for pull, qualities in after.items()
     )
     best = choose_trial(trials, list(after.values()), witnesses)
-    if best is None:
-        return RecallFit(None, mean(before), mean(before), trials)
-    memory = words.memory or Memory(trust=trust, labels=words.labels)
-    memory = replace(memory, recollection=replace(remembered, pull=best.pull))
-    return RecallFit(memory, mean(before), best.quality, trials)
+    lost = 0.0
+    if best is not None:
+        none = [quality_of(step.example.base, step.example.ids) for step in replayed]
+        votes = _votes(recalled, remembered, _fold_of_ids, recalling)
+        for trial in [t for t in reversed(trials) if t.pull <= best.pull and t.pays]:
+            new = difference(_qualities(held, votes, trial.pull), none, witnesses)
+            lost = new.mean
+            if _spares_new(new):
+                memory = words.memory or Memory(trust=trust, labels=words.labels)
+                memory = replace(memory, recollection=replace(remembered, pull=trial.pull))
+                return RecallFit(memory, mean(before), trial.quality, trials, lost)
+    return RecallFit(None, mean(before), mean(before), trials, lost)
+
+
+def _votes(
+    labels: Sequence[Label], remembered: Recollection, places: Callable[[_Past], frozenset[int]], recalling: Recalling
+) -> list[Mapping[str, float]]:
+    """Return the votes for every label of the steps in other folds."""
+    others = [
+        replace(remembered, steps=tuple(step for step in remembered.steps if fold not in places(step)))
+        for fold in range(FOLDS)
+    ]
+    return [recalling.votes(label, others[min(places(label))]) for label in labels]
+
+
+def _qualities(steps: Sequence[_Replayed], votes: Sequence[Mapping[str, float]], pull: float) -> list[float]:
+    return [
+        step.quality({id_: pull * vote for id_, vote in vote_of.items()})
+        for step, vote_of in zip(steps, votes, strict=True)
+    ]
 
 
 def _replay(
@@ -191,12 +233,12 @@ def _replay(
     return [_Replayed(example, memories[min(own)]) for example, own in zip(examples, where, strict=True)]
 
 
-def _fold_of_run(example: Example) -> frozenset[int]:
-    return frozenset((fold_of(example.run),))
+def _fold_of_run(step: _Past) -> frozenset[int]:
+    return frozenset((fold_of(step.run),))
 
 
-def _fold_of_ids(example: Example) -> frozenset[int]:
-    return frozenset(fold_of(f"id\0{id_}") for id_ in example.ids)
+def _fold_of_ids(step: _Past) -> frozenset[int]:
+    return frozenset(fold_of(f"id\0{id_}") for id_ in step.ids)
 
 
 def fold_of(name: str) -> int:

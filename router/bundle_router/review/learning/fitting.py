@@ -7,7 +7,8 @@ Rules:
    whose bundles were held out. So a memory never makes the replay of the logs it was learned from worse.
 3. The proposed memory is learned from all the steps, in the way that was measured.
 4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements, each against the
-   memory that is proposed without it. If it can't be measured, or does not gain, words alone are used.
+   memory that is proposed without it. If it can't be measured, does not gain, or loses where ids are new, words
+   alone are used.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class _Fitting:
             return words
         if recall.memory is None or (words.replay.memory is not None and words.memory is None):
             best = max(recall.trials, key=lambda trial: trial.quality)
-            why = f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay"
+            new = f", where what is needed is new {recall.new:+.3f}" if recall.new < 0.0 else ""
+            why = f"by words alone; by meaning too: {best.gain:+.3f} ± {best.sigma:.3f} in replay{new}"
             return replace(words, recall=why)
         after = self._measure(recall.memory)
         if after.mean < words.after.mean - ROUNDING:
