@@ -224,14 +224,13 @@ def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_pat
         load_learned(tmp_path)
 
 
-def test_a_memory_that_was_learned_before_is_read_and_keeps_its_version(house: Any, deployment: Any) -> None:
-    words, recalling = taught_once(deployment, None)[0].then.memory, taught_once(house, about)[0].then.memory
-    for memory, schema in ((words, "bundle-router.memory/1"), (recalling, "bundle-router.memory/2")):
-        assert memory is not None
-        old = replace(memory, seen=frozenset(), novelty=0.0)
-        assert old.to_json()["schema"] == schema
-        assert Memory.from_json(old.to_json()) == old
-        assert old.revision != memory.revision
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_memory_of_an_older_form_has_to_be_learned_again(house: Any, tmp_path: Path, version: int) -> None:
+    path, *_ = save_learned(tmp_path, taught_once(house, about)[0].then)
+    path.write_text(path.read_text().replace("bundle-router.memory/3", f"bundle-router.memory/{version}"))
+    with pytest.raises(ConfigError, match="has to be learned again") as told:
+        load_learned(tmp_path)
+    assert "delete it, or learn and accept again" in str(told.value)
 
 
 def test_what_the_config_changed_is_forgotten(house: Any) -> None:

@@ -47,11 +47,7 @@ MAX_LABELS: Final = 20_000
 """Maximum labels that a memory is learned from, the newest ones. Learning takes under 2 ms a label."""
 NOBODY: Final = ""
 """The rival of a label without one: its id must still reach the margin."""
-SCHEMA: Final = "bundle-router.memory/1"
-SCHEMA_RECALLING: Final = "bundle-router.memory/2"
-"""Schema of a memory with a recollection; the schema of one without is unchanged."""
-SCHEMA_FAIR: Final = "bundle-router.memory/3"
-"""Schema of a memory that lists the ids it has seen."""
+SCHEMA: Final = "bundle-router.memory/3"
 NO_VOTES: Final[Mapping[str, float]] = {}
 
 
@@ -140,11 +136,11 @@ class Memory:
     def to_json(self) -> dict[str, Any]:
         """Return the memory as JSON: rows, never objects keyed by data."""
         recalling = {"recollection": self.recollection.to_json()} if self.recollection is not None else {}
-        fair = {"seen": sorted(self.seen), "novelty": self.novelty} if self.seen or self.novelty else {}
         return {
-            "schema": SCHEMA_FAIR if fair else SCHEMA_RECALLING if recalling else SCHEMA,
+            "schema": SCHEMA,
             **recalling,
-            **fair,
+            "seen": sorted(self.seen),
+            "novelty": self.novelty,
             "trust": self.trust,
             "labels": self.labels,
             "features": [
@@ -160,18 +156,17 @@ class Memory:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Memory:
         """Return the memory. Raises ValueError if the value has another version."""
-        if value.get("schema") not in (SCHEMA, SCHEMA_RECALLING, SCHEMA_FAIR):
-            raise ValueError(f"not a memory of version {SCHEMA_FAIR} or older: {value.get('schema')!r}")
+        if value.get("schema") != SCHEMA:
+            raise ValueError(f"not a memory of version {SCHEMA}, and has to be learned again: {value.get('schema')!r}")
         rows = value["features"]
-        fair = value["schema"] == SCHEMA_FAIR
         return cls(
             {row["name"]: {w["id"]: float(w["weight"]) for w in row["weights"]} for row in rows if row["weights"]},
             {row["name"]: float(row["rarity"]) for row in rows},
             float(value["trust"]),
             int(value["labels"]),
             Recollection.from_json(value["recollection"]) if "recollection" in value else None,
-            frozenset(map(str, value["seen"])) if fair else frozenset(),
-            float(value["novelty"]) if fair else 0.0,
+            frozenset(map(str, value["seen"])),
+            float(value["novelty"]),
         )
 
 
