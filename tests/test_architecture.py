@@ -172,6 +172,7 @@ PURE = {
     "heapq",
     "hmac",
     "html",
+    "inspect",
     "ipaddress",
     "itertools",
     "json",

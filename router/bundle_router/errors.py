@@ -3,6 +3,7 @@
     RouterError
     ├── ConfigError            the config is invalid; carries every problem, not the first
     ├── RequestError           the caller asked for something that is not possible
+    │   ├── WrongCall          a function does not take these arguments, or lacks one; also a TypeError
     │   ├── InvalidStep        a `Step` can't be made of these values; also a ValueError
     │   ├── UnknownRun         no run of that id is open or on disk
     │   ├── UnknownArtifact    neither the run nor an ancestor has it
@@ -22,10 +23,14 @@ one line. `exit_code` is the command line's exit status (see README, "Exit codes
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from functools import wraps
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 class RouterError(Exception):
@@ -89,6 +94,10 @@ class RequestError(RouterError):
     """The request is malformed or refused; nothing was done and nothing was written."""
 
     exit_code = 3
+
+
+class WrongCall(RequestError, TypeError):
+    """A function does not take these arguments, or lacks one. The advice says what it takes."""
 
 
 class InvalidStep(RequestError, ValueError):
@@ -190,6 +199,44 @@ def expect(what: str, value: object, kinds: type | tuple[type, ...], example: st
     """Raise RequestError, with a sentence, if a parameter is not of the kinds it must be."""
     if not isinstance(value, kinds):
         raise RequestError(f"{what} can't be {value!r:.100}, of type {type(value).__name__}", advice=example)
+
+
+def explain_wrong_calls(called: Called) -> Called:
+    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments that do not fit.
+    Coroutine functions of a class stay as they are."""
+    if isinstance(called, type):
+        for name, member in {**vars(called), "__init__": called.__init__}.items():  # type: ignore[misc]  # of this class
+            inner = getattr(member, "__func__", member)  # of a class method
+            if inspect.isfunction(inner) and (name == "__init__" or name[0] != "_"):
+                explained = explain_wrong_calls(inner)
+                setattr(called, name, explained if inner is member else classmethod(explained))
+    if isinstance(called, type) or inspect.iscoroutinefunction(called):
+        return called
+
+    def call(*values: Any, **named: Any) -> Any:
+        try:
+            return called(*values, **named)
+        except TypeError:
+            check_call(called, values, named)
+            raise
+
+    return cast("Called", wraps(called)(call))
+
+
+def check_call(called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raise WrongCall for arguments that do not fit a function's signature."""
+    from difflib import get_close_matches
+
+    signature, empty = inspect.signature(called), inspect.Signature.empty
+    try:
+        signature.bind(*values, **named)
+    except TypeError as wrong:
+        takes = [p.replace(annotation=empty) for p in signature.parameters.values() if p.name not in ("self", "cls")]
+        near = [get_close_matches(word, signature.parameters, 1) for word in named.keys() - signature.parameters]
+        hint = "".join(f"did you mean {one[0]}=? " for one in near if one)
+        how = called.__doc__ if called.__name__ == "__init__" else None
+        name = called.__qualname__.removesuffix(".__init__")
+        raise WrongCall(f"{name}(): {wrong}", advice=how or f"{hint}it takes {inspect.Signature(takes)}") from None
 
 
 def refuse_windows(platform: str) -> None:

@@ -18,15 +18,19 @@ from typing import Any, overload
 
 from bundle_router.adapters.local.functions import local_tool
 from bundle_router.core.models import Data, LocalServer, LocalTool, Media, Text, ToolContext, ToolOutput
-from bundle_router.errors import ToolFailure
+from bundle_router.errors import ToolFailure, explain_wrong_calls
 
 __all__ = ["Data", "LocalServer", "LocalTool", "Media", "Text", "ToolContext", "ToolFailure", "ToolOutput", "tool"]
+
+for _value in (Data, LocalServer, LocalTool, Media, Text, ToolFailure, ToolOutput):
+    explain_wrong_calls(_value)
 
 
 @overload
 def tool(function: Callable[..., Any] | LocalTool, /) -> LocalTool: ...
 @overload
 def tool(*, name: str = "", description: str = "") -> Callable[[Callable[..., Any]], LocalTool]: ...
+@explain_wrong_calls
 def tool(
     function: Callable[..., Any] | LocalTool | None = None, /, *, name: str = "", description: str = ""
 ) -> LocalTool | Callable[[Callable[..., Any]], LocalTool]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import Router, Step
-from bundle_router.errors import ConfigError, RequestError
+from bundle_router import Router, Step, load_catalog
+from bundle_router.errors import ConfigError, RequestError, WrongCall
+from bundle_router.ext import step_tools
+from bundle_router.serving import serve, serve_mcp
 from bundle_router.testing import fake_router
-from bundle_router.tool import LocalServer
+from bundle_router.tool import Data, LocalServer, LocalTool, Media, Text, ToolFailure, ToolOutput, tool
 
 STEP = Step(run_id="r-1", workflow="feature", role="planner", step="plan")
 
@@ -107,3 +111,127 @@ def test_a_router_says_what_is_wrong_with_a_call(sentence: str, call: Callable[[
         pytest.raises(RequestError, match=sentence),
     ):
         call(router)
+
+
+# --- arguments that a function does not take, or lacks ---------------------------------------------------------------
+
+LACKING: list[tuple[Callable[..., object], str]] = [
+    (Router, "engines"),
+    (LocalServer, "tools"),
+    (LocalTool, "name"),
+    (Text, "text"),
+    (Data, "value"),
+    (Media, "data"),
+    (ToolOutput, "blocks"),
+    (ToolFailure, "message"),
+    (fake_router, "catalog"),
+    (serve, "router"),
+    (serve_mcp, "router"),
+    (step_tools.StepTools, "router"),
+]
+UNKNOWN: list[tuple[Callable[..., object], tuple[Any, ...], str, str]] = [
+    (Router.open, (), "locale", "local"),
+    (Router.open, (), "run", "runs"),
+    (LocalServer, ([get_ticket], "Read."), "effect", "effects"),
+    (Media, (b"",), "mime", "mime_type"),
+    (ToolFailure, ("it failed",), "kode", "code"),
+    (tool, (), "nam", "name"),
+    (load_catalog, (), "confg", "config"),
+    (fake_router, (None,), "result", "results"),
+    (serve_mcp, (None,), "prt", "port"),
+]
+METHODS = ["route", "tools", "call", "missed", "media", "close_run"]
+
+
+@pytest.mark.parametrize(("called", "name"), LACKING)
+def test_a_missing_argument_is_named(called: Callable[..., object], name: str) -> None:
+    with pytest.raises(WrongCall, match=rf"\(\): missing a required argument: '{name}'"):
+        called()
+
+
+@pytest.mark.parametrize(("called", "values", "name", "right"), UNKNOWN)
+def test_an_unknown_argument_is_told_the_nearest(
+    called: Callable[..., object], values: tuple[Any, ...], name: str, right: str
+) -> None:
+    with pytest.raises(WrongCall, match=f"unexpected keyword argument '{name}'") as wrong:
+        called(*values, **{name: 3})
+    assert wrong.value.advice.startswith(f"did you mean {right}=? it takes (")
+    assert isinstance(wrong.value, TypeError), "an engine that expects Python's own still gets it"
+
+
+@pytest.mark.parametrize("method", [*METHODS, *(f"{name}_sync" for name in METHODS), "artifact", "explain"])
+def test_a_method_says_what_it_takes(method: str) -> None:
+    with fake_router(load_catalog(None)) as router:
+        called = getattr(router, method)
+        coroutine = inspect.iscoroutinefunction(called)
+        assert coroutine is not (method.endswith("_sync") or method in ("artifact", "explain"))
+        for values, named in (((), {}), ((3, {}, 3, 3), {}), ((3, "x"), {"kye": 3})):
+            with pytest.raises(WrongCall, match=rf"^Router\.{method}\(\): ") as wrong:
+                asyncio.run(called(*values, **named)) if coroutine else called(*values, **named)
+            first, *_ = inspect.signature(called).parameters
+            assert f"it takes ({first}" in wrong.value.advice
+
+
+def test_a_type_error_of_the_code_within_stays_what_it_is() -> None:
+    with fake_router(load_catalog(None), results={"repo.list_dir": lambda arguments: len(3)}) as router:  # type: ignore[arg-type]  # the case
+        router.route_sync(STEP)
+        with pytest.raises(TypeError, match="has no len") as raised:
+            router.call_sync("r-1", "repo.list_dir")
+        assert not isinstance(raised.value, WrongCall)
+
+
+def test_a_tool_without_parameters_needs_no_arguments() -> None:
+    async def on_a_loop() -> str:
+        async with fake_router(load_catalog(None), results={"repo.list_dir": "there"}) as router:
+            await router.route(STEP)
+            return (await router.call("r-1", "repo.list_dir")).text
+
+    with fake_router(load_catalog(None), results={"repo.list_dir": "here"}) as router:
+        router.route_sync(STEP)
+        assert router.call_sync("r-1", "repo.list_dir").text == "here"
+    assert asyncio.run(on_a_loop()) == "there"
+
+
+def wrong_parts(router: Any) -> list[Callable[[], object]]:
+    """Return what each adapter is made with by mistake: no router, no step."""
+    langchain = pytest.importorskip("bundle_router.ext.langchain", reason="LangChain is not installed")
+    pydantic_ai = pytest.importorskip("bundle_router.ext.pydantic_ai", reason="pydantic-ai is not installed")
+    agents = pytest.importorskip("bundle_router.ext.openai_agents", reason="the Agents SDK is not installed")
+    makers: tuple[Callable[..., object], ...] = (
+        langchain.RoutedTools,
+        lambda router, step: pydantic_ai.RoutedToolset(router, step=step),
+        lambda router, step: agents.RoutedAgent(name="a", router=router, step=step),
+        lambda router, step: asyncio.run(step_tools.StepTools.route(router, step)),
+    )
+    given: tuple[tuple[Any, Any], ...] = (("config", STEP), (router, {}))
+    return [partial(made, *parts) for parts in given for made in makers]
+
+
+def test_an_adapter_says_what_it_is_made_of() -> None:
+    with fake_router(load_catalog(None)) as router:
+        for number, make in enumerate(wrong_parts(router)):
+            with pytest.raises(RequestError, match="router can't be 'config'" if number < 4 else "step can't be {}"):
+                make()
+        agents = pytest.importorskip("bundle_router.ext.openai_agents", reason="the Agents SDK is not installed")
+        for made in (agents.RoutedAgent, partial(agents.RoutedAgent, name="a")):
+            with pytest.raises(WrongCall, match="missing a required argument"):
+                made()
+
+
+def test_temporals_functions_say_what_they_are_given() -> None:
+    temporal = pytest.importorskip("bundle_router.ext.temporal", reason="Temporal's SDK is not installed")
+    for wrong in (temporal.route({}), temporal.tools("d"), temporal.call(3, "x"), temporal.missed(None, "x")):
+        with pytest.raises(RequestError, match="can't be"):
+            asyncio.run(wrong)
+    with pytest.raises(RequestError, match="router can't be 3"):
+        temporal.activities(3)
+
+
+@pytest.mark.parametrize("how", [{"port": "x"}, {"key": 3}])
+def test_a_service_says_what_is_wrong_with_its_address_and_key(how: dict[str, Any]) -> None:
+    async def served() -> None:
+        async with fake_router(load_catalog(None)) as router, serve_mcp(router, **how):
+            pass
+
+    with pytest.raises(RequestError, match=r"ports go from 0|holds no token"):
+        asyncio.run(served())

@@ -48,7 +48,6 @@ def _git(*words: str) -> bytes:
     if done.returncode:
         stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = stderr[0].removeprefix("fatal: ") if stderr else "failed"
-        raise RequestError(
-            f"no such folder, and git has no such revision: {why}", advice="e.g. main, or with a folder: main:config"
-        )
+        advice = "e.g. main, or with a folder: main:config"
+        raise RequestError(f"no such folder, and git has no such revision: {why}", advice=advice)
     return done.stdout

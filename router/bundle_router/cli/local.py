@@ -65,10 +65,8 @@ def _import(option: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and (module == missing.name or module.startswith(f"{missing.name}.")):
-            raise RequestError(
-                f"--local {option!r}: there is no module {missing.name!r}",
-                advice="looked among the installed ones and in this folder; is its environment active?",
-            ) from None
+            advice = "looked among the installed ones and in this folder; is its environment active?"
+            raise RequestError(f"--local {option!r}: there is no module {missing.name!r}", advice=advice) from None
         raise _defect(option, module, missing) from missing
     except (Exception, SystemExit) as defect:
         raise _defect(option, module, defect) from defect

@@ -172,10 +172,8 @@ class Journal:
             raise RequestError(f"the change {identity} is {entry['state']}, so there is nothing to undo")
         for change in entry["changes"]:
             if digest(self._disk.read(Path(change["path"]))) != change["after"]:
-                raise RequestError(
-                    f"{change['path']} was changed since, so it is left as it is",
-                    advice=f"its old bytes are in {self.folder / change['backup']}" if change["backup"] else "",
-                )
+                advice = f"its old bytes are in {self.folder / change['backup']}" if change["backup"] else ""
+                raise RequestError(f"{change['path']} was changed since, so it is left as it is", advice=advice)
         self._append({"id": identity, "state": "undoing"})
         try:
             self._restore(entry, fresh=False)

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from bundle_router.core.models import Step
-from bundle_router.errors import RequestError, needs_extra
-from bundle_router.ext.step_tools import StepTools
+from bundle_router.errors import explain_wrong_calls, needs_extra
+from bundle_router.ext.step_tools import StepTools, check_parts
 from bundle_router.wiring import Router
 
 with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
@@ -35,26 +35,24 @@ with needs_extra("the adapter for the OpenAI Agents SDK", "openai-agents"):
     from agents.tool_context import ToolContext
 
 
+@explain_wrong_calls
 @dataclass
 class RoutedAgent(Agent[Any]):
     """An agent with the tools of a step in addition to its own. The step is routed once, when they are first needed: an
     agent is one decision, so make one per task. A step with a key, made again, gives the recorded decision.
     """
 
-    router: Router | None = None
-    step: Step | None = None
+    router: Router = field(kw_only=True)
+    step: Step = field(kw_only=True)
     _tools: asyncio.Future[StepTools] | None = field(default=None, init=False, repr=False)
     _listed: tuple[Any, list[Tool]] = field(default=(None, []), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.router is None or self.step is None:
-            raise RequestError("RoutedAgent needs a router and a step", advice="RoutedAgent(…, router=…, step=…)")
+        check_parts(self.router, self.step)
         super().__post_init__()  # type: ignore[no-untyped-call]  # the SDK annotates it nowhere
 
     async def _routed_tools(self) -> StepTools:
         if self._tools is None:
-            assert self.router is not None  # noqa: S101 - `__post_init__` saw to it
-            assert self.step is not None  # noqa: S101 - as above
             self._tools = asyncio.ensure_future(StepTools.route(self.router, self.step, "mcp"))
         return await self._tools
 

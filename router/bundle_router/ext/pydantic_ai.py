@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bundle_router.core.models import Step
-from bundle_router.errors import needs_extra
-from bundle_router.ext.step_tools import META_NAMES, StepTools, step_key
+from bundle_router.errors import explain_wrong_calls, needs_extra
+from bundle_router.ext.step_tools import META_NAMES, StepTools, check_parts, step_key
 from bundle_router.wiring import Router
 
 with needs_extra("the adapter for pydantic-ai", "pydantic-ai"):
@@ -39,6 +39,7 @@ class RoutedToolset(DynamicToolset[Any]):
     own `search_tools` does. `id` identifies the toolset for durable execution.
     """
 
+    @explain_wrong_calls
     def __init__(
         self,
         router: Router,
@@ -47,6 +48,8 @@ class RoutedToolset(DynamicToolset[Any]):
         own_search: bool = False,
         id: str = "bundle-router",  # noqa: A002 - as all toolsets have it
     ) -> None:
+        check_parts(router, step)
+
         def begin(ctx: RunContext[Any]) -> AbstractToolset[Any]:
             routed_step = step if isinstance(step, Step) else step(ctx)
             return StepToolset(router, step_key(routed_step, "pydantic-ai", ctx.run_id), own_search=own_search, name=id)

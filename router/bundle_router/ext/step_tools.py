@@ -23,6 +23,7 @@ from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.core.tools.exposure.provider_forms import Format
 from bundle_router.core.tools.meta_tools.definitions import NAMES
 from bundle_router.engine.results import Result
+from bundle_router.errors import expect, explain_wrong_calls
 from bundle_router.wiring import Router
 
 META_NAMES: Final = frozenset(NAMES)
@@ -33,6 +34,13 @@ def step_key(step: Step, *parts: object) -> Step:
     """Return the step with a key made of the parts, which name this place in the framework's own run; an existing key
     is kept. The same parts give the same key on every machine."""
     return step if step.key else step.model_copy(update={"key": short_key(*parts)})
+
+
+def check_parts(router: object, step: object) -> None:
+    """Raise RequestError for what is no router, or neither a step nor a function that returns one."""
+    expect("router", router, Router, 'open one: async with Router.open("config") as router')
+    if not callable(step):
+        expect("step", step, Step, "step=Step(run_id=…, workflow=…, role=…, step=…)")
 
 
 def call_key(decision_id: str, call_id: str, name: str, arguments: Mapping[str, Any] | str) -> str:
@@ -49,6 +57,7 @@ def short_key(*parts: object) -> str:
     return digest(json.dumps([str(part) for part in parts])).rpartition(":")[2][:32]
 
 
+@explain_wrong_calls
 @dataclass
 class StepTools:
     """The tools of one open decision of a run: lists, calls, and text for a model.
@@ -66,6 +75,7 @@ class StepTools:
     @classmethod
     async def route(cls, router: Router, step: Step, form: Format = "openai") -> StepTools:
         """Route a step and return its tools."""
+        check_parts(router, step)
         return cls(router, step.run_id, (await router.route(step)).decision_id, form)
 
     async def toolset(self) -> Toolset:

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.tools.exposure.placements import Toolset
 from bundle_router.engine.results import Result
-from bundle_router.errors import RequestError, needs_extra
+from bundle_router.errors import RequestError, expect, needs_extra
 from bundle_router.ext.step_tools import short_key, step_key
 from bundle_router.wiring import Router
 
@@ -69,7 +69,7 @@ def run_worker(
 def activities(router: Router) -> list[Callable[..., Any]]:
     """Return the activities that a worker carries out with a router. A refused request fails for good
     (`ApplicationError`, its type the error's name); any other failure is retried as the workflow says."""
-
+    expect("router", router, Router, 'open one: async with Router.open("config") as router')
     return [
         _activity("route", lambda step: router.route(step_key(Step.from_json(step), *_place()))),
         _activity("tools", lambda asked: router.tools(**asked)),
@@ -112,6 +112,7 @@ async def _heartbeat(within: timedelta | None) -> None:
 
 async def route(step: Step, **options: Any) -> Decision:
     """Route a step. `options` are those of `workflow.execute_activity` (default: `DEFAULTS`), as for all below."""
+    expect("step", step, Step, "route(Step(run_id=…, workflow=…, role=…, step=…))")
     return DECISIONS.validate_python(await _execute("route", step.to_json(), options))
 
 
@@ -120,7 +121,7 @@ async def tools(decision: Decision, *, form: str = "openai", **options: Any) -> 
     return Toolset.from_json(await _execute("tools", {**_named_decision(decision), "format": form}, options))
 
 
-async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str, **options: Any) -> Result:
+async def call(decision: Decision, name: str, arguments: Mapping[str, Any] | str = "", **options: Any) -> Result:
     """Call a tool under a decision, once however often the activity is retried."""
     payload = {**_named_decision(decision), "name": name, "arguments": arguments}
     return Result.from_json(await _execute("call", payload, options))
@@ -137,6 +138,7 @@ async def close_run(run_id: str, **options: Any) -> None:
 
 
 def _named_decision(decision: Decision) -> Json:
+    expect("decision", decision, Decision, "give what route() returned")
     return {"run_id": decision.run_id, "decision": decision.decision_id}
 
 

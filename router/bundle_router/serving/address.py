@@ -100,12 +100,10 @@ class ServiceAddress:
                 listening.close()
                 raise
             return listening
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
-            raise RequestError(
-                f"can't listen on port {self.port} of {self.host}: {why}",
-                advice="choose another port, or 0 for any free one",
-            ) from None
+            advice = "choose another port, or 0 for any free one"
+            raise RequestError(f"can't listen on port {self.port} of {self.host}: {why}", advice=advice) from None
 
 
 def _in_url(host: str) -> str:

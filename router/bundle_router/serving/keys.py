@@ -74,7 +74,7 @@ def key_from_env(name: str) -> str:
 
 
 def _check_key(key: str, where: str) -> str:
-    if not MIN_KEY <= len(key) <= MAX_KEY or not _KEY.fullmatch(key):
+    if not isinstance(key, str) or not MIN_KEY <= len(key) <= MAX_KEY or not _KEY.fullmatch(key):
         raise RequestError(
             f"{where} holds no token: one has {MIN_KEY} to {MAX_KEY} characters of A-Z, a-z, 0-9, -._~+/",
             advice="make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bundle_router.core.models import Decision, Step
 from bundle_router.engine.results import Result
+from bundle_router.errors import explain_wrong_calls
 from bundle_router.serving.address import ServiceAddress
 from bundle_router.serving.endpoint import HEAD_S, Endpoint, answering, opened_keys, require_extra, served_runs
 from bundle_router.serving.gate import Admission
@@ -48,6 +49,7 @@ class ObservedRouter:
 
 
 @contextlib.asynccontextmanager
+@explain_wrong_calls
 async def serve(
     router: Router,
     *,

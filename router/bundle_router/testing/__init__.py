@@ -29,7 +29,7 @@ from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, C
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.flow import EnginePorts
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError, expect
+from bundle_router.errors import RequestError, expect, explain_wrong_calls
 from bundle_router.ports import Selector
 from bundle_router.testing.memory_store import MemoryArtifacts, MemoryRun, MemoryRunLog, MemoryRuns, MemoryRunStore
 from bundle_router.wiring import Router
@@ -223,6 +223,7 @@ def small_catalog(
     )
 
 
+@explain_wrong_calls
 def fake_router(
     catalog: Catalog,
     *,
@@ -240,6 +241,7 @@ def fake_router(
     for a result of a tool that no bundle holds: a test with a typo would pass on the fake's default answer.
     """
     expect("catalog", catalog, Catalog, 'fake_router(load_catalog("config"))')
+    expect("results", results, (Mapping, type(None)), 'fake_router(..., results={"repo.read_file": "# Hello"})')
     bundled = {tool for bundle in catalog.bundles.values() for tool in bundle.tools}
     globs = [pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns]
     for name in results or ():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.models import LocalServer, LocalTool
-from bundle_router.errors import RequestError, expect
+from bundle_router.errors import RequestError, expect, explain_wrong_calls
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
@@ -104,6 +104,7 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
     return [problem for made in known if made.name == tool for problem in argument_problems(made, arguments)]
 
 
+@explain_wrong_calls
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
     """Read and check a config folder over the shipped one (None: the shipped one alone). Raises ConfigError."""
     return load_remembering(config, local=local)[0]

@@ -6,8 +6,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
@@ -19,7 +20,7 @@ from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect
+from bundle_router.errors import Called, RequestError, UnknownRun, WrongContext, check_call, expect, explain_wrong_calls
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -41,6 +42,7 @@ class ListForm(TypedDict, total=False):
     decision: str | None
 
 
+@explain_wrong_calls
 class Router:
     """Decides which bundles each step may see, returns their tools, makes calls, and records all of it.
 
@@ -55,6 +57,7 @@ class Router:
     def __init__(
         self, engines: EngineVersions, selector: StagedSelector | None = None, opening: Opening | None = None
     ) -> None:
+        """Open one with `Router.open("config")` instead."""
         expect("engines", engines, EngineVersions, 'open a router with Router.open("config")')
         self._versions = engines
         self._selector = selector
@@ -128,20 +131,16 @@ class Router:
         """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
         this router: its locks, threads and connections belong to the parent."""
         if self._portal.is_forked:
-            raise RequestError(
-                "this router was opened before the process was forked, and belongs to the parent",
-                advice="open a router of its own in the child: Router.open(...)",
-            )
+            advice = "open a router of its own in the child: Router.open(...)"
+            raise RequestError("this router belongs to the process that forked this one", advice=advice)
         return self._versions
 
     @property
     def _on_loop(self) -> EngineVersions:
         """The engines, for coroutines. Raises WrongContext outside an asyncio loop (trio, curio)."""
         if asyncio._get_running_loop() is None:
-            raise WrongContext(
-                "Bundle Router's coroutines run on asyncio, and this event loop is another (trio?)",
-                advice="use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)",
-            )
+            advice = "use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)"
+            raise WrongContext("Bundle Router runs on asyncio, and this event loop is another (trio?)", advice=advice)
         self._ran_on_loop = True
         return self._engines
 
@@ -283,7 +282,7 @@ class Router:
         self,
         run_id: str,
         name: str,
-        arguments: Mapping[str, Any] | str,
+        arguments: Mapping[str, Any] | str = "",
         *,
         decision: str | None = None,
         key: str = "",
@@ -292,11 +291,11 @@ class Router:
         """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run shows it; or a
         meta-tool (`search_tools`, `call_tool`, `read_artifact` …), which is limited to that decision too.
 
-        `arguments` is an object, or its JSON text, which some providers send. `decision` is the id of the open decision
-        that judges the call (None: the newest of the run's default branch). `key` makes the call happen once: the same
-        key again returns the recorded result, in any process; if a call began and its process died before the end, the
-        outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result. A failure that the agent
-        may see is a `Result` with another outcome than `ok`.
+        `arguments` is an object, or its JSON text, which some providers send (default: none). `decision` is the id of
+        the open decision that judges the call (None: the newest of the run's default branch). `key` makes the call
+        happen once: the same key again returns the recorded result, in any process; if a call began and its process
+        died before the end, the outcome is `unknown`, unless the tool is idempotent. `whole` adds the unshaped result.
+        A failure that the agent may see is a `Result` with another outcome than `ok`.
 
         Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
         """
@@ -306,7 +305,7 @@ class Router:
         self,
         run_id: str,
         name: str,
-        arguments: Mapping[str, Any] | str,
+        arguments: Mapping[str, Any] | str = "",
         *,
         decision: str | None = None,
         key: str = "",
@@ -430,3 +429,21 @@ class Router:
 
     def __exit__(self, *_raised: object) -> None:
         self.close_sync()
+
+
+def explain_wrong_call(called: Called) -> Called:
+    """Have a coroutine function raise WrongCall as `explain_wrong_calls` does, and stay one."""
+
+    @wraps(called)
+    async def call(*values: Any, **named: Any) -> Any:
+        try:
+            return await called(*values, **named)
+        except TypeError:
+            check_call(called, values, named)
+            raise
+
+    return cast("Called", call)
+
+
+for _name in ("route", "tools", "call", "missed", "media", "close_run"):
+    setattr(Router, _name, explain_wrong_call(getattr(Router, _name)))

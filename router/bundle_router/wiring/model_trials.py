@@ -96,9 +96,8 @@ class ModelTrials:
         for model in models:
             stack.push_async_callback(model.wait_until_stored)
             if await model.warm_up() == "missing":
-                raise NotInstalled(
-                    "asking a model needs litellm and instructor", advice="pip install 'bundle-router[model]'"
-                )
+                advice = "pip install 'bundle-router[model]'"
+                raise NotInstalled("asking a model needs litellm and instructor", advice=advice)
         return [StagedSelector(order, search=search, model=model) for model in (None, *models)]
 
     async def _row(self, row: LabelledRow, selectors: Sequence[StagedSelector]) -> list[RoutedRow]:
@@ -121,10 +120,8 @@ class ModelTrials:
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
         for name, kept in zip(self.names, routed[1:], strict=True):
             if any(row.tokens and not row.cost_usd for row in kept):
-                raise RequestError(
-                    f"nobody knows what {name} costs, so --max-cost can't bound it",
-                    advice="leave --max-cost out for a model that costs nothing",
-                )
+                advice = "leave --max-cost out for a model that costs nothing"
+                raise RequestError(f"nobody knows what {name} costs, so --max-cost can't bound it", advice=advice)
         spent = sum(row.cost_usd for kept in routed for row in kept)
         dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in routed)
         if 0.0 < self.max_cost_usd >= spent + dearest:

@@ -97,18 +97,12 @@ class Opening:
         return stamp_of(self.config) if self.config is not None else ()
 
     def __post_init__(self) -> None:
-        expect(
-            "config",
-            self.config,
-            (str, os.PathLike, type(None)),
-            'Router.open("config"), or None for the shipped one alone',
-        )
+        expect("config", self.config, (str, os.PathLike, type(None)), 'Router.open("config"), or None: the shipped one')
         expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
         expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
         if self.selector is not None and not hasattr(self.selector, "select"):
-            raise RequestError(
-                f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
-            )
+            advice = "leave it out for search"
+            raise RequestError(f"selector={self.selector!r:.100} has no method `select`", advice=advice)
         if self.development not in (False, True, "unpinned"):
             raise RequestError(f"development can't be {self.development!r}", advice="use True, False or 'unpinned'")
         if not self.workspace.is_dir():

@@ -96,7 +96,7 @@ def _tools(
 
 
 def _call(
-    run_id: str, name: str, arguments: Mapping[str, Any] | str, *, decision: str | None = None, key: str = ""
+    run_id: str, name: str, arguments: Mapping[str, Any] | str = "", *, decision: str | None = None, key: str = ""
 ) -> _Question[Result]:
     """Call a tool. `key` makes the call happen once. A failure that the agent may see is a `Result`."""
     given = arguments if isinstance(arguments, str) else dict(arguments)

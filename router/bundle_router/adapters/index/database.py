@@ -121,9 +121,8 @@ def open_engine(url: str) -> Engine:
     try:
         backend = make_url(url).get_backend_name()
     except ArgumentError:
-        raise RequestError(
-            "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
-        ) from None
+        advice = "e.g. sqlite:///runs/index.sqlite"
+        raise RequestError("the index URL is not an SQLAlchemy URL", advice=advice) from None
     if backend not in ("sqlite", "postgresql"):
         raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
     folder = TemporaryDirectory(prefix="bundle-router-index-") if url == "sqlite://" else None

@@ -99,9 +99,8 @@ class PostgresRunLog:
         """Read new records into `_waiting`, at most one batch; return their number."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
-            raise StorageError(
-                f"run {self._run_id!r} was deleted", kind="deleted", advice="close it; the next step begins a new run"
-            )
+            advice = "close it; the next step begins a new run"
+            raise StorageError(f"run {self._run_id!r} was deleted", kind="deleted", advice=advice)
         next_seq, head = rows[0]
         if (next_seq, head) == (self._read_to, self.head):
             return 0
@@ -177,9 +176,8 @@ class PostgresRunLog:
             while self._fetch():
                 pass
             if time.monotonic() >= deadline:
-                raise RunBusy(
-                    f"others kept appending to {self.path} for {wait_s:g} s", advice="try again: nothing was written"
-                )
+                advice = "try again: nothing was written"
+                raise RunBusy(f"others kept appending to {self.path} for {wait_s:g} s", advice=advice)
         while self._fetch():
             pass
         return Appended(tuple(self._hand_out()), None)
@@ -215,9 +213,8 @@ class PostgresRunLog:
                     if is_ours:
                         connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for the replicas, as every commit
                     if connection.warned:
-                        raise UnconfirmedCommit(
-                            f"{self.path}: {connection.warned}", kind="unreachable", advice="try again"
-                        )
+                        advice = "try again"
+                        raise UnconfirmedCommit(f"{self.path}: {connection.warned}", kind="unreachable", advice=advice)
                     if is_ours or found == [None]:
                         return None
                     if found or not is_doubtful or looks == 2:

@@ -96,11 +96,8 @@ class Network:
             except OSError as error:
                 problems.append(f"{address}: {error.strerror or error}")
         deadline.check(f"connecting to {host}")
-        raise ToolFailure(
-            f"can't connect to {host!r} ({'; '.join(problems)})",
-            code="connect_failed",
-            advice="check that this machine may reach the internet directly on port 443; proxies are not used",
-        )
+        advice = "check that this machine may reach the internet directly on port 443; proxies are not used"
+        raise ToolFailure(f"can't connect to {host!r} ({'; '.join(problems)})", code="connect_failed", advice=advice)
 
 
 def _shake_hands(wrapped: ssl.SSLSocket, host: str, deadline: Deadline) -> None:

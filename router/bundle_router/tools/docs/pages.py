@@ -99,11 +99,8 @@ def find_section(headings: Sequence[Heading], wanted: str, total: int) -> tuple[
             if words and test(_plain(heading.title)):
                 later = (other.start for other in headings[index + 1 :] if other.level <= heading.level)
                 return heading.start, next(later, total)
-    raise ToolFailure(
-        f"the page has no section {wanted!r}",
-        code="no_section",
-        advice=f"its sections: {outline(headings)}" if headings else "it has no headings; page on by offset",
-    )
+    advice = f"its sections: {outline(headings)}" if headings else "it has no headings; page on by offset"
+    raise ToolFailure(f"the page has no section {wanted!r}", code="no_section", advice=advice)
 
 
 def section_at(headings: Sequence[Heading], offset: int, total: int) -> tuple[int, int]:
