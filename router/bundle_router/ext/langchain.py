@@ -3,11 +3,11 @@
     agent = create_agent(model, middleware=[RoutedTools(router, Step(run_id="r-1", workflow=…, role=…, step=…))])
 
 The step is routed when the agent begins, and the decision is part of the agent's state: an agent that resumes from a
-checkpoint keeps it. If it begins again from the same checkpoint, its key is the graph's own name for that place (the
-task id), so it is decided once; `durability="sync"` has the checkpoint on disk before the next task. Agents that a
-graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is a node of the graph,
-entered once per agent. Hooks around the model could not do it: to them a new input looks like a resumed one (both may
-end with a person's message), and a thread's state keeps its last decision.
+checkpoint keeps it. If it begins again, its key is the step and the graph's own name for that place: the task of the
+node that started it, or else its own. LangGraph makes these from the checkpoint before it, which `durability="sync"`
+has on disk before the task begins. Agents that a graph runs side by side are branches of the run. `invoke` and
+`ainvoke` both work. Routing is a node of the graph, entered once per agent: to hooks around the model a new input looks
+like a resumed one (both may end with a person's message), and a thread's state keeps its last decision.
 """
 
 from __future__ import annotations
@@ -101,8 +101,11 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         if info is None:
             return step
         # `worker:<task>|RoutedTools.before_agent:<task>`: the node that started this agent, if it is part of a graph.
-        branch = step.branch or info.checkpoint_ns.rpartition("|")[0][-200:]
-        return step_key(step.model_copy(update={"branch": branch}), info.thread_id, info.checkpoint_ns, info.task_id)
+        starter = info.checkpoint_ns.rpartition("|")[0]
+        # A task's id is made from the checkpoint before it. The agent's first one may be lost in a crash that the
+        # graph's own survived. Its node, begun again, may ask for another step.
+        place = (starter, step.model_dump_json()) if ":" in starter else (info.checkpoint_ns, info.task_id)
+        return step_key(step.model_copy(update={"branch": step.branch or starter[-200:]}), info.thread_id, *place)
 
     def _tools(self, state: Any) -> StepTools:
         """Return the tools of an agent's decision, even if another process began it."""
