@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2
 import pytest
 from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.faults import RequestState
+from bundle_router.adapters.mcp.http import Body, TcpPool
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import Scope
+from mcp.client import streamable_http
+from mcp_types import jsonrpc_message_adapter
 
 from tests.ports import free_port
 
@@ -63,6 +71,77 @@ def test_a_result_over_the_cap_costs_that_call_only(bench: Any, events: bool) ->
     with bench.faults.serving() as server:
         server.events = events
         bench.run(main, bench.http(server), bounds=Bounds(max_message_bytes=1 << 20))
+
+
+class Parser:
+    """The SDK's own parser, with the lengths of what it was given."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def validate_json(self, data: str | bytes, **options: Any) -> Any:
+        self.lengths.append(len(data))
+        return jsonrpc_message_adapter.validate_json(data, **options)
+
+    def validate_python(self, value: Any, **options: Any) -> Any:
+        return jsonrpc_message_adapter.validate_python(value, **options)
+
+
+@pytest.mark.parametrize("client", [None, Client(progress=True, on_notification=lambda _method, _params: None)])
+@pytest.mark.parametrize("way", ["json", "events", "stdio"])
+def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_servers(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, way: str, client: Client | None
+) -> None:
+    parser = Parser()
+    monkeypatch.setattr(streamable_http, "jsonrpc_message_adapter", parser)
+    monkeypatch.setattr("mcp_types.jsonrpc_message_adapter", parser)
+    scope, sizes = Scope("r", client=client), [1_000_000, 10, 300_000]
+
+    async def main(sessions: McpSessions) -> None:
+        results = await asyncio.gather(*(bench.call(sessions, "big", bytes=size, scope=scope) for size in sizes))
+        assert [len(bench.said(result)) for result in results] == sizes
+
+    with bench.faults.serving() as server:
+        server.events = way == "events"
+        bench.run(main, bench.stdio() if way == "stdio" else bench.http(server))
+    assert way == "stdio" or parser.lengths, "it does parse the others"
+    assert all(length < 20_000 for length in parser.lengths)
+
+
+class Pieces(httpx2.AsyncByteStream):
+    """A body of which each piece is there at once, and `read` when it was taken: in which turn of the loop."""
+
+    def __init__(self, turn: Callable[[], int], read: Counter[int]) -> None:
+        self._turn = turn
+        self._read = read
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for _ in range(10):
+            self._read[self._turn()] += 1
+            yield b" " * 65_536
+
+
+def test_the_loop_turns_while_many_large_answers_of_a_server_are_read() -> None:
+    read: Counter[int] = Counter()
+
+    async def main() -> None:
+        turn = 0
+
+        def begin_turn() -> None:
+            nonlocal turn
+            turn += 1
+            asyncio.get_running_loop().call_soon(begin_turn)
+
+        begin_turn()
+        pool = TcpPool(4)
+        answers = [httpx2.Response(200, stream=Pieces(lambda: turn, read)) for _ in range(50)]
+        bodies = [Body(answer, 1 << 20, "identity", RequestState(), 1 << 20, pool.turns) for answer in answers]
+        assert {len(body) for body in await asyncio.gather(*map(anext, bodies))} == {len(b"-")}
+        await pool.aclose()
+
+    asyncio.run(main())
+    assert sum(read.values()) == 500
+    assert len(read) > 40, "eight a turn, but for the first two of each"
 
 
 # --- the way there ----------------------------------------------------------------------------------------------------

@@ -144,6 +144,14 @@ ANSWERS: dict[str, bytes] = {
     "NaN in a large result": http(message(result=MANY).replace(b"1.5", b"NaN")),
     "a large event": events(LOG, message(result=MANY)),
     "a large event with the word method": events(message(result=text('"method"' + "x" * 200_000))),
+    "a large event with a key named method": events(
+        message(result={**MANY, "structuredContent": {"method": [MANY["structuredContent"]]}})
+    ),
+    "a large error": rpc(error={**FAILED, "data": "x" * 200_000}),
+    "a large error as an event": events(message(error={**FAILED, "data": "x" * 200_000})),
+    "large and no JSON": rpc(result=text("x" * 200_000)).replace(b"}CLOSE", b"CLOSE"),
+    "a large answer to another": events(message(result=MANY).replace(b'"ID"', b"[]")),
+    "too much in an event": events(message(result=text("x" * 9_000_000))),
     "a large event that is no message": events(b"{" + b" " * 200_000 + b"}"),
     "half a result": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{CLOSE",
     "half a chunk": CHUNKED + b"ff\r\n{CLOSE",
@@ -230,6 +238,15 @@ def test_half_a_pair_of_surrogates_is_replaced_and_a_whole_one_kept(filler: byte
     half, whole = b"\\ud83d", b"\\uD83D\\uDE00"
     assert read_object(b'{"a": "' + whole + filler + b'"}') == {"a": "\U0001f600" + filler.decode()}
     assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {"a": "\U0001f600?" + filler.decode()}
+
+
+def test_a_large_answer_with_a_key_named_method_is_left_to_a_thread() -> None:
+    answer = _Answer(1, 8_000_000, lambda: None)
+    answer.head(200, {b"content-type": SSE.encode()})
+    answer.body(b'data: {"jsonrpc": "2.0", "id": 1, "result": {"method": "' + b"x" * 200_000 + b'"}}\n\n')
+    assert answer.done
+    assert answer.is_large
+    assert answer.result() == {"method": "x" * 200_000}
 
 
 def test_a_large_event_is_gone_over_a_few_times_and_by_no_regular_expression() -> None:

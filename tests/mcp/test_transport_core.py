@@ -16,7 +16,7 @@ from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
 from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection, Leases
 from bundle_router.core.tools.transport.definitions import Pages
-from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
+from bundle_router.core.tools.transport.lines import EventBuffer, LineBuffer, LineTooLong
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -117,6 +117,25 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: i
         found += buffer.feed(stream[start : start + size])
     whole = stream.split(b"\n")[:-1]
     assert found == [line.strip(b"\r") for line in whole if line.strip(b"\r")]
+
+
+@given(
+    st.lists(st.sampled_from([b"data: a", b"data:", b"id: 1", b": c", b"x", b"\n", b"\n\n", b"\r\n", b"\r"])),
+    st.integers(1, 7),
+)
+def test_events_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
+    stream = b"".join(parts)
+    whole, pieces, found = EventBuffer(), EventBuffer(), []
+    for start in range(0, len(stream), size):
+        found += pieces.feed(stream[start : start + size])
+    assert found == whole.feed(stream)
+    assert pieces.held <= len(stream)
+
+
+def test_an_events_data_is_that_of_its_lines_and_comments_are_none() -> None:
+    stream = b": hello\n\nid: 1\r\nevent: message\rdata: {\ndata:}\nnothing\n\ndata: later"
+    ((data, fields),) = EventBuffer().feed(stream)
+    assert (bytes(data), b",".join(fields)) == (b"{\n}", b"id: 1,event: message")
 
 
 def test_a_line_over_the_cap_is_refused_before_its_end_is_seen() -> None:

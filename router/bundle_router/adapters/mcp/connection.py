@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier
+from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, read_result
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -230,7 +230,7 @@ class Connection:
         if self._session is None or not self.alive:
             raise self._why_it_ended()
         try:
-            return await self._session.request(method, params, schema, client)
+            result = await self._session.request(method, params, schema, client)
         except sdk.MCPError as error:
             failure = self._failure(error, exchange)
             if isinstance(failure, ServerFault):
@@ -246,6 +246,8 @@ class Connection:
             raise
         except Exception as error:  # the SDK's errors, e.g. a closed stream: the connection's fault, not the caller's
             raise ServerFault("protocol_error", f"{type(error).__name__} in the transport", sent=True) from error
+        answer, exchange.answer = exchange.answer, None
+        return read_result(answer, answer.get("id")) if answer is not None and not result else result
 
     def _failure(self, error: sdk.MCPError, exchange: RequestState) -> Exception:
         if exchange.fault is not None:

@@ -86,7 +86,8 @@ class RequestState:
 
     `sent`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
     not belong to it. `is_shared`: the state covers several requests, while a connection is being opened. `client`: the
-    agent's client, which receives the server's notifications meanwhile.
+    agent's client, which receives the server's notifications meanwhile. `answer`: a large answer, which the SDK did not
+    get to see.
     """
 
     fault: ServerFault | None = None
@@ -94,6 +95,7 @@ class RequestState:
     sent: bool = False
     is_shared: bool = False
     client: Client | None = None
+    answer: dict[str, Any] | None = None
     _scope: anyio.CancelScope | None = None
 
     async def until_aborted(self, work: Awaitable[T]) -> T:

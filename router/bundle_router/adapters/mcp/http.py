@@ -8,6 +8,8 @@ Rules:
 3. A failing request fails alone: an error that would end the SDK's whole connection becomes the answer to that request,
    and its cause is noted in the request's state.
 4. The proxy, `.netrc` and cookie settings of the environment are not used.
+5. The SDK parses on the event loop, so it gets no large answer. One is parsed here, in a thread, and kept in the state
+   of its request; the SDK gets an empty result in its place.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import ssl
 import sys
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
 from ipaddress import ip_address
 from typing import Any, Final, Self, cast
@@ -28,14 +31,16 @@ from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for, read_object
 from bundle_router.adapters.workers import run_in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE
-from bundle_router.core.tools.transport.lines import cut_deep
+from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
+from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"
 """Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
 may leave the origin. One that fails is answered with 502, so that the flow goes on."""
 _PIECE: Final = 64 * 1024
+_PIECES: Final = 8
+"""Pieces that are read from a server in one turn of the loop: 50 large answers at once would make one of 30 ms."""
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
@@ -50,7 +55,7 @@ class TruncatedResponse(httpx2.StreamError):
 class OriginClient(httpx2.AsyncBaseTransport):
     """HTTP transport for one configured endpoint. `stateful` becomes true when the server issues a session id."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: httpx2.AsyncBaseTransport) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, inner: TcpPool) -> None:
         self._url = httpx2.URL(url)
         self._origin = origin_of(url)
         self._headers = dict(headers)
@@ -104,7 +109,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
         if encoding not in ("identity", ""):
             headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        body = Body(response, cap, encoding, exchange, self._max_bytes)
+        body = Body(response, cap, encoding, exchange, self._max_bytes, self._inner.turns)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
     async def _refusal_response(
@@ -152,7 +157,13 @@ class Body(httpx2.AsyncByteStream):
     """The decoded bytes of a response, at most `cap` of them. Raises TooLarge, TruncatedResponse."""
 
     def __init__(
-        self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
+        self,
+        response: httpx2.Response,
+        cap: int,
+        encoding: str,
+        exchange: RequestState,
+        event_cap: int,
+        turns: asyncio.Semaphore,
     ) -> None:
         self._response = response
         self._source = aiter(cast("httpx2.AsyncByteStream", response.stream))
@@ -163,26 +174,34 @@ class Body(httpx2.AsyncByteStream):
         self._decoder = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
         self._known = encoding in ("identity", "") or self._decoder is not None
         self._rest = b""
-        self._held = bytearray()
+        self._events = EventBuffer()
         self._event_cap = event_cap
+        self._turns = turns
         self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next lines of an event stream, or a whole body, with JSON that is nested too deep cut."""
-        try:
-            while True:
-                self._held += (piece := await self._bounded())
-                if self._is_stream and (b"\n" in piece or len(self._held) > self._event_cap):
-                    break
-        except StopAsyncIteration:
-            if not self._held:
-                raise
-        end = (self._held.rfind(b"\n") + 1 if self._is_stream else 0) or len(self._held)
-        buffered, self._held = bytes(self._held[:end]), self._held[end:]
-        return await run_in_turn("read", partial(cut_deep, buffered)) if len(buffered) >= LARGE else cut_deep(buffered)
+        """Return the next events of a stream, or a whole body, as the SDK may read them."""
+        if not self._is_stream:
+            body = bytearray(await self._bounded())
+            with suppress(StopAsyncIteration):
+                while True:
+                    body += await self._bounded()
+            return await self._readable(body)
+        events: list[tuple[bytearray, list[bytearray]]] = []
+        while not events:
+            events = self._events.feed(await self._bounded())
+        lines: list[bytes | bytearray] = []
+        for data, fields in events:
+            lines += (*fields, *(b"data: " + line for line in (await self._readable(data)).split(b"\n")), b"")
+        return b"\n".join((*lines, b""))
+
+    async def _readable(self, data: bytearray) -> bytes:
+        """Return JSON that is bounded in depth and, if it is an answer, in length."""
+        work = partial(_set_aside, data, self._exchange)
+        return await run_in_turn("read", work) if len(data) >= LARGE else cut_deep(bytes(data))
 
     async def _bounded(self) -> bytes:
         try:
@@ -193,9 +212,14 @@ class Body(httpx2.AsyncByteStream):
         except RequestAborted as error:
             raise TruncatedResponse("aborted") from error
         self._seen += len(piece)
-        if self._seen > self._cap:
-            self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {self._cap:,} bytes")
-            raise TooLarge(self._exchange.fault.detail)
+        if self._seen > _PIECE:
+            await self._turns.acquire()
+            asyncio.get_running_loop().call_soon(self._turns.release)
+        if self._seen > self._cap or self._events.held + len(piece) > self._event_cap:
+            cap = min(self._cap, self._event_cap)
+            self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {cap:,} bytes")
+            # The SDK would ask for the rest of a stream again after another error.
+            raise (httpx2.SSEError if self._is_stream else TooLarge)(self._exchange.fault.detail)
         return piece
 
     async def _next(self) -> bytes:
@@ -224,6 +248,18 @@ class Body(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
+def _set_aside(data: bytearray, exchange: RequestState) -> bytes:
+    """Keep a large answer in the state of its request, and return what the SDK gets instead."""
+    message = None if exchange.is_shared else read_object(data)
+    if exchange.is_shared or (message is not None and "method" in message):
+        return cut_deep(bytes(data))
+    if message is None:
+        return b"-"  # no JSON either
+    exchange.answer = message
+    head = {name: message[name] for name in ("jsonrpc", "id") if name in message}
+    return encode_small({**head, "result": {}}).encode()
+
+
 Client = httpx2.AsyncClient
 Request = httpx2.Request
 Response = httpx2.Response
@@ -243,6 +279,7 @@ class TcpPool(httpx2.AsyncHTTPTransport):
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
         super().__init__(verify=self._context, limits=limits)
         self._keep = keep
+        self.turns = asyncio.Semaphore(_PIECES)
         self._channels: ChannelPool | None = None
 
     def channels(self, url: httpx2.URL) -> ChannelPool:
@@ -286,14 +323,14 @@ def _is_here(host: str) -> bool:
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
     """Return the start of an error's body; empty if it can't be read."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState(), MAX_ERROR_BYTES)
+    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState(), MAX_ERROR_BYTES, asyncio.Semaphore())
     parts: list[bytes] = []
     try:
         async for piece in body:
             parts.append(piece)
             if exchange.aborted:
                 break
-    except httpx2.StreamError:
+    except (httpx2.StreamError, httpx2.SSEError):
         return b""
     finally:
         await body.aclose()

@@ -20,7 +20,7 @@ from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, read_large
-from bundle_router.core.tools.transport.lines import cut_deep
+from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -32,6 +32,8 @@ _STATIC: Final = {
     "content-type": "application/json",
     "user-agent": "bundle-router",
 }
+_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:[^,{}\[\]]{1,200},\s*){0,2}"(?:result|error)"\s*:')
+"""The head of a message that is an answer, as most servers write it."""
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
 
 
@@ -123,7 +125,7 @@ class _Answer:
         self._decoder: Any = None
         self._stream = self._event = False
         self._held = bytearray()
-        self._data: list[bytearray] = []
+        self._events = EventBuffer()
         self._message: dict[str, Any] | None = None
 
     # --- as it arrives -----------------------------------------------------------------------------------------------
@@ -151,30 +153,18 @@ class _Answer:
         if self._left < 0 and self.status >= 400:
             self.done = True
             return
-        self._held += piece
-        if self._left < 0 or (self._stream and len(self._held) > self._max_bytes):
+        if self._left < 0 or (self._stream and self._events.held + len(piece) > self._max_bytes):
             raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
-        if self._stream and (b"\n" in piece or b"\r" in piece):  # else the line is incomplete
-            self._read_events()
-
-    def _read_events(self) -> None:
-        buffered, self._held = self._held, bytearray()
-        late = b"\r" if buffered.endswith(b"\r") else b""  # its \n may still follow
-        if b"\r" in buffered:
-            buffered = buffered.removesuffix(late).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, self._held = buffered.split(b"\n")  # a regular expression would block the loop ten times as long
-        self._held += late
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-            elif not line and self._data:
-                data, self._data = (self._data[0] if len(self._data) == 1 else bytearray(b"\n").join(self._data)), []
-                self._take_data(data)
+        if not self._stream:
+            self._held += piece
+            return
+        for data, _ in self._events.feed(piece):
+            self._take_data(data)
 
     def _take_data(self, data: bytearray) -> None:
         if not data or self.done:
             return
-        if len(data) >= LARGE and b'"method"' not in data:  # the answer: it is parsed later, in a thread
+        if len(data) >= LARGE and (b'"method"' not in data or _ANSWER.match(data)):  # it is parsed later, in a thread
             self._held, self._event, self.done = data, True, True
             return
         message = read_object(data)

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +46,6 @@ from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
-from bundle_router.core.tools.transport.lines import cut_deep
 from bundle_router.core.tools.transport.pass_through import (
     CHANGED,
     LOG,
@@ -321,20 +319,11 @@ def pipe() -> tuple[Any, Any, Any, Any]:
     return ours_out, theirs_in, theirs_out, ours_in
 
 
-def parse_line(line: bytes) -> SessionMessage | None:
-    """Return the message on a line, or None if it holds none. Invalid UTF-8 and lone surrogates are replaced."""
+def read_message(value: dict[str, Any]) -> SessionMessage | None:
+    """Return the message that a JSON object is, or None if it is none. A result's values are not looked at."""
     try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False))
     except ValidationError:
-        pass
-    if not line.lstrip().startswith(b"{"):
-        return None
-    try:
-        value = json.loads(cut_deep(line).decode("utf-8", "replace"))
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        # Validate values, not JSON: pydantic's parser stops at 200 levels, and one deep schema must cost one tool only.
-        return SessionMessage(types.jsonrpc_message_adapter.validate_python(json.loads(text), by_name=False))
-    except (ValueError, RecursionError):
         return None
 
 

@@ -27,7 +27,7 @@ from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, Ser
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong
+from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cut_deep
 
 FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""
@@ -79,17 +79,16 @@ class LineRequests:
         with contextlib.suppress(OSError, RuntimeError):  # the reader of its output learns why
             self._process.stdin.write(b"".join(buffered))
 
-    async def take(self, line: bytes) -> bool:
-        """Return whether the line answers one of these requests, perhaps one whose caller no longer waits."""
-        if self.number == FIRST_NUMBER:
-            return False
-        message = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
-        number = message.get("id") if message is not None and "method" not in message else None
-        if message is None or type(number) is not int or not FIRST_NUMBER <= number < self.number:
+    def take(self, message: dict[str, Any]) -> bool:
+        """Return whether the message answers one of these requests, perhaps one whose caller no longer waits."""
+        number = None if "method" in message else message.get("id")
+        if isinstance(number, str) and number.isdecimal() and len(number) < 19:
+            number = int(number)
+        if type(number) is not int or not FIRST_NUMBER <= number < self.number:
             return False
         answer = self._waiting.get(number)
         try:
-            result = read_result(message, number)
+            result = read_result({**message, "id": number}, number)
         except RpcError as error:
             if answer is not None and not answer.done():
                 answer.set_exception(error)
@@ -109,11 +108,10 @@ class LineRequests:
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """Parse the JSON object on a line. Invalid UTF-8 is replaced, and an id of digits becomes a number."""
-    message = read_object(line) or read_object(line.decode("utf-8", "replace").encode())
-    if message is not None and isinstance(named := message.get("id"), str) and named.isdecimal() and len(named) < 19:
-        message["id"] = int(named)
-    return message
+    """Parse the JSON object on a line. Invalid UTF-8 is replaced, and all but answers are bounded in depth."""
+    if (message := read_object(line)) is None:
+        message = read_object(line := line.decode("utf-8", "replace").encode())
+    return message if message is None or "method" not in message else read_object(cut_deep(line))
 
 
 class Pipes:
@@ -155,10 +153,10 @@ class Pipes:
                 self.fault = ServerFault("too_large", f"the server sent {error}")
                 return
             for line in found:
-                if await self.requests.take(line):
+                value = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
+                if value is not None and self.requests.take(value):
                     continue
-                large = len(line) >= LARGE
-                message = await run_in_turn("read", partial(sdk.parse_line, line)) if large else sdk.parse_line(line)
+                message = None if value is None else sdk.read_message(value)
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_unwanted(message, self.accepts):

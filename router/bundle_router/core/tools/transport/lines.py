@@ -1,4 +1,4 @@
-"""Splits a byte stream into lines, which are bounded before any other work: in length, and JSON in depth.
+"""Splits a byte stream into lines or events, which are bounded before any other work: in length, and JSON in depth.
 
 A line over the maximum ends the stream, because nobody knows which call it answered.
 """
@@ -11,6 +11,7 @@ from typing import Final
 MAX_LEVELS: Final = 150
 """Maximum depth of JSON. The SDK's parser reads 200 levels, and no schema of that depth is admitted."""
 _CUT: Final = b'"(left out: nested deeper than 150 levels)"'
+_FIELDS: Final = (b"event:", b"id:", b"retry:")
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
@@ -68,3 +69,39 @@ class LineBuffer:
             raise LineTooLong(seen, self._cap)
         if piece:
             self._parts.append(piece)
+
+
+class EventBuffer:
+    """Splits an event stream into events, and copies no long line. `held`: about the bytes of the incomplete event."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._line = bytearray()
+        self._data: list[bytearray] = []
+        self._fields: list[bytearray] = []
+        self._after_cr = False
+
+    def feed(self, piece: bytes) -> list[tuple[bytearray, list[bytearray]]]:
+        """Return the complete events: their data, and the lines of other fields. Lines end in LF, CR LF or CR."""
+        self.held += len(piece)
+        if self._after_cr:
+            piece = piece.removeprefix(b"\n")
+        self._after_cr = piece.endswith(b"\r")
+        if b"\r" in piece:  # a regular expression would block the loop ten times as long
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest, *starts = piece.split(b"\n")
+        self._line += rest
+        events = []
+        for start in starts:
+            line, self._line = self._line, bytearray(start)
+            if line.startswith(b"data:"):
+                del line[: 6 if line.startswith(b"data: ") else 5]
+                self._data.append(line)
+            elif line.startswith(_FIELDS):
+                self._fields.append(line)
+            elif not line:
+                if self._data or self._fields:
+                    data = self._data[0] if len(self._data) == 1 else bytearray(b"\n").join(self._data)
+                    events.append((data, self._fields))
+                self.held, self._data, self._fields = len(piece), [], []
+        return events
