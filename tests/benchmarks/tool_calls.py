@@ -1,22 +1,41 @@
 """What the sessions add to a call: CPU and time a call, against the SDK's own client on the same server, side by side.
 
     python tests/benchmarks/tool_calls.py [--calls 640]
+    python tests/benchmarks/tool_calls.py --large [--calls 50]
 
 The server is the SDK's, in a process of its own, so that only the client's CPU is counted. The library's way includes
 the hop to the sessions' thread and back, the queue, the breaker, the lease and the blocks.
+
+`--large`: how long the event loops stand still while so many calls of a `Router` at once return 5 MB each: one text,
+many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. Each loop has a timer of 1 ms.
+Longest and 99th percentile between two of its ticks, in ms: CPU of the loop's own thread (what the loop itself does),
+CPU of the process (beside it, what other threads kept the interpreter for, and what they did without it while the
+machine let the loop wait), and time (which on a loaded machine says nothing). Full garbage collections, of 40 to 90 ms,
+are named: the process has them without large results, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
+import json
+import os
 import resource
 import socket
+import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 SERVER = """
 import sys, uvicorn
@@ -27,6 +46,70 @@ def echo(text: str) -> str:
     return text
 uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="critical")
 """
+
+LARGE_SERVER = r"""
+import json, socket, sys, threading
+way, size = sys.argv[1], 5_000_000
+line = "a line of some words, as a log would have it 0123456789\n"
+row = {"id": 12345, "tags": ["one", "two"], "at": {"x": 1.5, "y": [1, 2, 3]}, "text": "some words here"}
+block = {"type": "text", "text": line * 20}
+results = {
+    "small": {"content": []},
+    "text": {"content": [{"type": "text", "text": line * (size // len(line))}]},
+    "blocks": {"content": [block] * (size // len(json.dumps(block)))},
+    "nested": {"content": [], "structuredContent": {"rows": [row] * (size // len(json.dumps(row)))}},
+}
+own = {"resultType": "complete", "ttlMs": 60000, "cacheScope": "private"} if way == "modern" else {}
+known = {"capabilities": {"tools": {}}, "serverInfo": {"name": "large", "version": "1"}, **own}
+plain = {
+    "initialize": {"protocolVersion": "2025-11-25", **known},
+    "tools/list": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in results], **own},
+}
+if way == "modern":
+    plain["server/discover"] = {"supportedVersions": ["2026-07-28"], **known}
+said = {name: b'"result":' + json.dumps({**result, **own}).encode() for name, result in results.items()}
+said |= {method: b'"result":' + json.dumps(result).encode() for method, result in plain.items()}
+
+def answer(message):
+    name = message["params"]["name"] if message["method"] == "tools/call" else message["method"]
+    rest = said.get(name, b'"error":{"code":-32601,"message":"no"}')
+    return b'{"jsonrpc":"2.0","id":%b,%b}' % (json.dumps(message["id"]).encode(), rest)
+
+def serve(connection):
+    with connection, connection.makefile("rb") as read:
+        while line := read.readline():
+            length = 0
+            while header := read.readline().strip().lower():
+                if header.startswith(b"content-length:"):
+                    length = int(header[15:])
+            message = json.loads(read.read(length) or b"{}")
+            status, kind, body = b"202 Accepted" if length else b"405 No", b"application/json", b""
+            if "id" in message:
+                status, body = b"200 OK", answer(message)
+            if body and way == "events":
+                kind, body = b"text/event-stream", b"event: message\ndata: " + body + b"\n\n"
+            head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (status, kind, len(body))
+            connection.sendall(head + body)
+
+if way == "stdio":
+    for line in sys.stdin.buffer:
+        if "id" in (message := json.loads(line)):
+            sys.stdout.buffer.write(answer(message) + b"\n")
+            sys.stdout.buffer.flush()
+else:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+    print(listening.getsockname()[1], flush=True)
+    while True:
+        threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+"""
+WAYS = {"modern": "modern HTTP", "json": "handshake, JSON", "events": "handshake, SSE", "stdio": "stdio"}
+CONFIG = {
+    "bundles": '[bundles.large]\ndescription = "Large."\neffects = ["read"]\n'
+    'tools = ["s.small", "s.text", "s.blocks", "s.nested"]\n',
+    "routes": '[[routes]]\nname = "all"\nbundles = ["large"]\n',
+    "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
+    "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',
+}
 
 
 class Silent:
@@ -84,10 +167,102 @@ async def measure(url: str, calls: int) -> None:
     await sessions.close()
 
 
+class Ticks:
+    """A timer of 1 ms on every loop: what passed between two of its ticks, while `on`, by the name of its thread."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.rows: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+        self.collections: list[float] = []
+        self._begun = 0.0
+        self._loops = WeakSet[asyncio.BaseEventLoop]()
+        self._run = asyncio.BaseEventLoop.run_forever
+        asyncio.BaseEventLoop.run_forever = lambda loop: self._begin(loop)  # type: ignore[method-assign,assignment] # every loop's
+        gc.callbacks.append(self._collect)
+
+    def _begin(self, loop: asyncio.BaseEventLoop) -> None:
+        """Run the loop for ever, with the timer."""
+        name = threading.current_thread().name
+
+        def tick(before: tuple[float, ...]) -> None:
+            passed = tuple((now - then) * 1000 for now, then in zip(clocks(), before, strict=True))
+            if self.on:
+                self.rows[name].append(passed)
+            loop.call_later(0.001, tick, clocks())
+
+        if loop not in self._loops:
+            self._loops.add(loop)
+            loop.call_soon(tick, clocks())
+        self._run(loop)
+
+    def _collect(self, phase: str, _info: object) -> None:
+        now = time.thread_time()
+        if phase == "stop" and self.on and now - self._begun > 0.01:
+            self.collections.append((now - self._begun) * 1000)
+        self._begun = now
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self.collections.clear()
+
+
+def clocks() -> tuple[float, ...]:
+    return time.thread_time(), time.process_time(), time.perf_counter()
+
+
+async def measure_large(folder: Path, calls: int, ticks: Ticks) -> None:
+    from bundle_router import Router, Step
+
+    async with Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned") as router:
+        for _ in range(60):
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            if (await router.call("r", "s.small", {})).ok:
+                break
+        for kind in ("text", "blocks", "nested"):
+            ticks.clear()
+            ticks.on, before = True, cpu_s()
+            results = await asyncio.gather(*(router.call("r", f"s.{kind}", {"n": n}) for n in range(calls)))
+            ticks.on = False
+            each = (cpu_s() - before) / calls * 1000
+            print(f"  {kind:7}{sum(result.ok for result in results):4} answered, {each:4.0f} ms of CPU each", end="")
+            for name, rows in ticks.rows.items():
+                columns = [(max(one), statistics.quantiles(one, n=100)[98]) for one in zip(*rows, strict=True)]
+                print(f" | {name[-10:]}", *(f"{most:5.0f} ({p99:.0f})" for most, p99 in columns), end="")
+            print(" |", *(f"collection {one:.0f}" for one in ticks.collections), flush=True)
+
+
+def main_large(calls: int) -> None:
+    ticks = Ticks()
+    for way, name in WAYS.items():
+        with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+            folder = Path(place)
+            (folder / "server.py").write_text(LARGE_SERVER, encoding="utf-8")
+            argv = ["-S", str(folder / "server.py"), way]
+            entry: dict[str, Any] = {"transport": "stdio", "command": sys.executable, "args": argv}
+            if way != "stdio":
+                server = subprocess.Popen([sys.executable, *argv], stdout=subprocess.PIPE, text=True)
+                stack.callback(server.wait)
+                stack.callback(server.kill)
+                assert server.stdout is not None
+                entry = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"}
+            (folder / "config").mkdir()
+            keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in entry.items())
+            texts = {**CONFIG, "servers": f'[servers.s]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n'}
+            for file, text in texts.items():
+                (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
+            print(f"{name}, load {os.getloadavg()[0]:.0f}: ms of the loop's own CPU, of the process's, by the clock")
+            asyncio.run(measure_large(folder, calls, ticks))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=640)
-    calls = parser.parse_args().calls
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int)
+    parser.add_argument("--large", action="store_true", help="event loops while calls return 5 MB each")
+    options = parser.parse_args()
+    if options.large:
+        main_large(options.calls or 50)
+        return
+    calls = options.calls or 640
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
