@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,49 @@ def test_a_denial_of_the_bundle_takes_away_what_its_server_has_besides_tools(sit
         assert relay.servers["every"].asked == []
 
     relayed(tmp_path, work)
+
+
+@pytest.mark.parametrize("by", ["another process", "a decision that follows the one in the address"])
+@pytest.mark.filterwarnings("ignore:resources/(un)?subscribe is removed")
+def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away(
+    site: Any, tmp_path: Path, by: str
+) -> None:
+    from bundle_router import Router
+
+    async def work(relay: Relay) -> None:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            if getattr(message, "method", "") == "notifications/resources/updated":
+                heard.put_nowait(str(message.params.uri))
+
+        named = await relay.router.endpoint.decision_id("r") if by.startswith("a decision") else None
+        upstream, uris = relay.servers["every"], ("test://watched-resource", "test://static-text")
+        async with (
+            site.client(relay.endpoint, "legacy", decision=named, message_handler=hear) as connected,
+            site.client(relay.endpoint, "legacy", run_id="free", message_handler=hear) as other,
+        ):
+            await connected.session.subscribe_resource(uris[0])
+            await other.session.subscribe_resource(uris[1])
+            upstream.update(uris[0])
+            assert await asyncio.wait_for(heard.get(), 300) == uris[0]
+            narrow = Step(run_id="r", workflow="w", role="r", step="s", policy=StepPolicy(deny=("bundle:every.*",)))
+            if named:
+                await relay.router.route(narrow)
+            else:
+                async with Router.open(
+                    tmp_path / "config",
+                    runs=tmp_path / "runs",
+                    workspace=tmp_path / "workspace",
+                    development="unpinned",
+                ) as elsewhere:
+                    await elsewhere.route(narrow)
+            for uri in (*uris, *uris):
+                upstream.update(uri)
+            assert [await asyncio.wait_for(heard.get(), 300) for _ in range(2)] == [uris[1]] * 2
+
+    async def both(relay: Relay) -> None:
+        await relay.router.route(Step(run_id="free", workflow="w", role="r", step="s"))
+        await work(relay)
+
+    relayed(tmp_path, both)

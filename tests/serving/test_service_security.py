@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import re
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import Router, Step
+from bundle_router import Router, Step, StepPolicy
 from bundle_router.errors import RequestError
 from bundle_router.serving import AccessTokens, ServiceAddress, serve
 from bundle_router.serving.http import NOTHING
@@ -538,3 +540,58 @@ def test_no_tool_reads_or_changes_what_the_service_is_kept_by(tmp_path: Path) ->
 
 def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+EDITS: dict[str, Any] = {
+    "taken out": lambda first, other: [other],
+    "expired": lambda first, other: [(*first[:3], "expires = 2020-01-01T00:00:00Z\n"), other],
+    "without its scope": lambda first, other: [(CALL, ["route"], "", ""), other],
+    "somebody's": lambda first, other: [(*first[:2], "bob", ""), other],
+}
+MODERN: dict[str, Any] = {
+    f"io.modelcontextprotocol/{key}": value
+    for key, value in (("protocolVersion", "2026-07-28"), ("clientCapabilities", {}))
+}
+LISTEN = {"notifications": {"toolsListChanged": True}, "_meta": MODERN}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+
+def message(method: str, params: Any = None, **more: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": params or {}, **more}
+
+
+async def listening(http: Any, path: str, stack: contextlib.AsyncExitStack) -> list[AsyncIterator[str]]:
+    """The lines of a stream of each era."""
+    old = {"accept": "application/json, text/event-stream"}
+    begun = await http.post(path, json=message("initialize", HELLO, id=1), headers=old)
+    old |= {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    await http.post(path, json=message("notifications/initialized"), headers=old)
+    new = {**old, "mcp-protocol-version": "2026-07-28", "mcp-method": "subscriptions/listen"}
+    asked = message("subscriptions/listen", LISTEN, id=1)
+    streams = http.stream("GET", path, headers=old), http.stream("POST", path, json=asked, headers=new)
+    return [(await stack.enter_async_context(stream)).aiter_lines() for stream in streams]
+
+
+@pytest.mark.parametrize("of", ["a run", "the token"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_stream_says_nothing_more_and_ends_once_its_token_would_not_open_it(site: Any, edit: str, of: str) -> None:
+    rows = (CALL, ["route", "call"], "", ""), (BOB, ["route", "call"], "bob", "")
+    path, tokens = ("/mcp/runs/r" if of == "a run" else "/mcp"), token_file(site.folder, rows)
+
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.http(endpoint, token=CALL) as http, contextlib.AsyncExitStack() as stack:
+            streams = await listening(http, path, stack)
+            (run_id,) = [run.name for run in (site.folder / "runs").glob("r" if of == "a run" else "mcp-*")]
+            await router.route(site.step(run_id=run_id, policy=StepPolicy(deny=("tool:kit.wait",))))
+            for lines in streams:
+                while "tools/list_changed" not in await anext(lines):
+                    pass
+            token_file(site.folder, [*EDITS[edit](*rows), (REVIEW, ["review"], "", "")])
+            known = {"authorization": f"Bearer {REVIEW}"}
+            while (await http.get(path, headers=known)).status_code == 401:  # noqa: ASYNC110 - it looks at files
+                await asyncio.sleep(0.05)
+            await router.route(site.step(run_id=run_id, policy=StepPolicy(deny=("tool:kit.*",))))
+            for lines in streams:
+                assert not [line async for line in lines if "data" in line], "the stream ends without another"
+
+    site.serve_all(work, tokens=tokens)

@@ -5,8 +5,8 @@
         /mcp          runs as MCP servers (`mcp`)
         /             other mounts, in the order given
 
-Only the path selects a mount, which finds the caller in `scope["user"]` (`keys.Caller`). Below the gate a body is whole
-and bounded. This module knows neither the MCP SDK nor the HTTP server.
+Only the path selects a mount, which finds the caller in `scope["user"]` (`keys.Caller`); `scope["judge"]` judges it
+anew. Below the gate a body is whole and bounded. This module knows neither the MCP SDK nor the HTTP server.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class RequestGate:
             await refuse(judged, scope, sending)
             return
         scope["user"] = judged
+        scope["judge"] = partial(judge, scope["raw_path"], scope["headers"], self._admission)
         await self._app(scope, receive, sending)
 
 

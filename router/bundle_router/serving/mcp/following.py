@@ -55,6 +55,10 @@ class FollowedResources:
             self._followed[uri] = _Followed(1, end)
             return None
 
+    def follows(self, uri: str) -> bool:
+        """Return whether the run's decision permits the resource, which was subscribed to."""
+        return uri in self._followed and self._followed[uri].end is not None
+
     def drop(self, uris: Iterable[str]) -> None:
         """Remove one subscriber from each."""
         for uri in uris:

@@ -40,16 +40,31 @@ class McpMount:
         to = destination_of(scope["raw_path"])
         served: ServedRun | Refusal = NO_RUN
         if to is not None or scope["raw_path"] == ROOT.encode():
-            refused = _refuse_malformed(scope["method"], scope["headers"])
-            served = refused or await self._find_served(to, scope["user"])
+            served = _refuse_malformed(scope["method"], scope["headers"]) or await self._find_served(to, scope["user"])
         if isinstance(served, Refusal):
             await refuse(served, scope, send)
             return
         served.requests += 1
         try:
-            await served.server.handle(scope, receive, send)
+            await served.server.handle(scope, receive, self._checked(to, scope, send))
         finally:
             served.requests -= 1
+
+    def _checked(self, to: Destination | None, scope: Any, send: Any) -> Any:
+        """Return a `send` that ends a stream before its first event, or ping, that a new request would not be given."""
+        is_ended = False
+
+        async def sending(message: Any) -> None:
+            nonlocal is_ended
+            if message.get("more_body") and not is_ended:
+                caller = scope["judge"]()
+                found = caller if to is None or isinstance(caller, Refusal) else await self._find_served(to, caller)
+                is_ended = isinstance(found, Refusal) or (to is None and caller != scope["user"])
+                await send({"type": message["type"]} if is_ended else message)
+            elif not is_ended:
+                await send(message)
+
+        return sending
 
     async def _find_served(self, to: Destination | None, caller: Caller) -> ServedRun | Refusal:
         if "call" not in caller.scopes:

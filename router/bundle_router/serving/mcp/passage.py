@@ -143,8 +143,7 @@ def _of_sessions(
 
     async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> Json:
         _require(run, "resources")
-        uri, followed = str(params.uri), followed_resources(context.session._connection)
-        following.drop(dropped_uris(followed, uri))
+        following.drop(dropped_uris(followed_resources(context.session._connection), str(params.uri)))
         return {}
 
     return {

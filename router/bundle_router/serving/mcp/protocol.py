@@ -292,7 +292,13 @@ class RunServer:
             self.following.drop(followed)
 
     async def _announce_update(self, uri: str) -> None:
-        """Tell the subscribers of a resource, or of a list, that it has changed."""
+        """Tell the subscribers of a resource, or of a list, that it has changed, if the run still permits it."""
+        try:
+            await self._run.tools()  # another process may have decided
+        except RouterError:  # the run, or the decision in its address, is gone
+            return
+        if not self.following.follows(uri):
+            return
         events: dict[str, Any] = {"resources/list": ResourcesListChanged(), "prompts/list": PromptsListChanged()}
         await self._bus.publish(events.get(uri) or ResourceUpdated(uri=uri))
         name, about = (f"{uri}_changed", None) if uri in CHANGED else ("resources/updated", {"uri": uri})

@@ -3,7 +3,7 @@
 Rules:
 1. A run is served from its first request on. A run that is in no directory, or has no decision, is unknown.
 2. Its list stays until the run's next decision, whatever is called meanwhile. Then it is rebuilt, and listeners are
-   told if it differs. Decisions of this process are noticed at once, those of others at the next listing.
+   told if it differs. This process's decisions are noticed at once, others' at the next listing or told change.
 3. A run may also be served under a decision in its address, for the agents of its branches. Each decision has its own
    list; once its branch has decided again, everything under it is refused.
 4. The number of served runs is bounded. The longest unused one without a session or a request makes room.
