@@ -33,14 +33,16 @@ RECORD: dict[str, Any] = {
 
 PLAIN: dict[str, Any] = {
     **{name: value for name, value in RECORD.items() if isinstance(value, str)},
+    "decision_id": "r.0ee31bd9.0",
     "attempt": 2,
     "elapsed_ms": 1.5,
     "joined": [],
     "shaped": {"original_bytes": 14, "kept_bytes": 14, "rule": "whole", "flags": []},
+    "exposure": {"tools": 5, "tokens": 900, "all_tools": 30, "all_tokens": 4_000},
     "spent": {"calls": 3, "result_bytes": 14, "elapsed_ms": 1.5, "repeats": 0},
 }
 """As most records of calls are: texts, numbers, and objects that the router made."""
-TEXTS = [PLAIN["arguments"], "r", PLAIN["key"], PLAIN["result"]]  # of an id of ours, the run's id
+TEXTS = [PLAIN["arguments"], "r", PLAIN["key"], PLAIN["result"], "r"]  # of an id of ours, the run's id
 
 
 class Witness:
@@ -138,3 +140,22 @@ def test_a_record_of_a_call_is_looked_at_once_text_by_text() -> None:
         witness = Witness()
         assert encode_clean(PLAIN | more, witness) == encode_record(PLAIN | more)
         assert text in witness.shown
+
+
+def test_of_an_activation_that_recurs_the_counts_are_not_looked_at() -> None:
+    for used in (1, 2):
+        witness = Witness()
+        encode_clean({"activation": {"after": [{"id": "a", "used": used}]}, "facts": {"used": used}}, witness)
+        assert witness.shown == f'{{"after":[{{"id":"a",}}]}}{{"used":{used}}}'
+
+
+def test_a_digest_of_ours_stays_where_something_beside_it_was_looked_at_twice_and_is_no_secret() -> None:
+    class Wary(Witness):
+        def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
+            return list(texts)
+
+        def redact_value(self, value: Any) -> Any:
+            return SecretRedactor({"VENDOR_KEY": DIGEST}).redact_value(value)
+
+    record = {"arguments_digest": DIGEST, "result": "fine"}
+    assert encode_clean(record, Wary()) == encode_record(record)

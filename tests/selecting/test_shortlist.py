@@ -144,6 +144,9 @@ def test_what_an_operator_keeps_out_of_a_shortlist_is_said_so_and_older_records_
         del record["search"]["withheld"]
         said = {row.id: row.code for row in replay(record, of).decision.left_out}
         assert said["issues.write"] in ("below_floor", "not_selected"), "as it was recorded before there was a code"
+    _, alone = settled(of, f"{SURE} ticket")
+    assert alone.source == "search"
+    assert {row.id: row.code for row in alone.left_out}["issues.write"] == "below_floor", "nothing was offered"
     _, picked = settled(of, WRITES, Model(["repo.readonly"]))
     assert {row.id: row.code for row in picked.left_out}["issues.write"] == "not_selected", "the model could pick it"
 

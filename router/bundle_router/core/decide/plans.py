@@ -74,14 +74,14 @@ class Verdicts:
         """Return the permitted tools of the bundles, each with the first bundle that holds it."""
         key = bundle_ids, id(facts)  # a call asks with those of its decision and with those of now, in turn
         known = self._tools.get(key)
-        if known is None or known[0] is not facts:
+        if known is None:
             tools: dict[str, str] = {}
             for id_ in bundle_ids:
                 for tool in self.of(id_, facts).tools:
                     tools.setdefault(tool, id_)
             if len(self._tools) >= _MAX_CANDIDATES:
                 self._tools.clear()
-            known = self._tools[key] = (facts, tools)
+            known = self._tools[key] = (facts, tools)  # held with them, so that no other facts have their id
         return known[1]
 
     def candidates(self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]) -> Candidates:
