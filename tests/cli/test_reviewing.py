@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +100,45 @@ def test_verify_finds_what_todays_rules_would_have_redacted(tmp_path: Path, caps
     said = capsys.readouterr().out
     assert "tool-calls.jsonl:3: groq-key\n" in said
     assert "gsk_" not in said
+
+
+def test_a_run_is_read_without_waiting_for_a_pipe_or_following_a_link_or_however_deep_its_folders_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, secret = tmp_path / "runs", tmp_path / "outside.json"
+    run = runs / "golden-sub"
+    shutil.copytree(next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub")), run)
+    secret.write_text("key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3\n")
+    for make in (os.mkfifo, lambda path: path.symlink_to(secret)):
+        make(run / "more.json")
+        assert main(["runs", "verify", "--secrets", "--runs", str(runs)]) != 1, (
+            "it is told, and what it leads to not read"
+        )
+        assert "more.json" in capsys.readouterr().err
+        (run / "more.json").unlink()
+    names = ["artifacts", *["d"] * 1_100]
+    opened = [os.open(run, os.O_RDONLY)]
+    for name in names:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=opened[-1])
+        opened.append(os.open(name, os.O_RDONLY, dir_fd=opened[-1]))
+        os.close(opened.pop(-2))
+    os.close(opened.pop())
+    assert main(["runs", "list", "--runs", str(runs)]) == 0
+    assert main(["runs", "prune", "--max-size", "1", "--runs", str(runs)]) in (0, 4), "deleted, or told why not"
+    subprocess.run(["rm", "-rf", str(runs)], check=True)  # Python's own way ends at that depth
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
+def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "golden"
+    shutil.copytree(next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden")), run)
+    (run / "artifacts").mkdir(exist_ok=True)
+    (run / "artifacts").chmod(0)
+    try:
+        assert main(["runs", "verify", "--runs", str(tmp_path / "runs")]) in (0, 4, 5)
+        assert "Traceback" not in capsys.readouterr().err
+    finally:
+        (run / "artifacts").chmod(0o700)

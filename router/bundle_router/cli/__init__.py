@@ -136,10 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()  # the reader has closed the pipe (`| head`)
         return 141
     except OSError as error:
-        if error.filename is not None:  # not standard output, so a defect of this program
-            raise
-        _drop_output()
-        print(f"bundle-router: what it prints can't be written: {error.strerror}", file=sys.stderr)
+        if error.filename is None:  # standard output
+            _drop_output()
+        what = "what it prints can't be written" if error.filename is None else f"can't use {error.filename!r}"
+        print(f"bundle-router: {what}: {error.strerror}", file=sys.stderr)
         return RouterError.exit_code
     return status
 

@@ -88,8 +88,7 @@ class Archive(RunArchive):
         return {name: _lines(path / name, size) for name, size in _sizes(path).items()}
 
     def stamps(self) -> dict[str, RunStamp]:
-        root = str(self.root)
-        return {run_id: _stamp(f"{root}/{run_id}") for run_id in self.run_ids()}
+        return {run_id: _stamp(f"{self.where}/{run_id}") for run_id in self.run_ids()}
 
     def lines_after(self, run_id: str, positions: Mapping[str, int]) -> dict[str, Iterator[tuple[bytes, int]]]:
         path = self.path(run_id)
@@ -110,7 +109,10 @@ class Archive(RunArchive):
 
     def texts(self, run_id: str) -> Iterator[tuple[str, Iterable[str]]]:
         for path in sorted(self.path(run_id).glob("*.json*")):
-            yield path.name, path.read_text("utf-8", "surrogateescape").splitlines()
+            with _open_regular_file(path) as fd:
+                if fd is not None:
+                    with open(fd, encoding="utf-8", errors="surrogateescape", closefd=False) as file:
+                        yield path.name, file
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 
@@ -276,12 +278,14 @@ def _writer(path: Path) -> int | None:
 
 def _tree_bytes(path: Path) -> int:
     """Return the total bytes of all files below a directory. Links are counted, not followed."""
-    total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                inside = entry.is_dir(follow_symlinks=False)
-                total += _tree_bytes(Path(entry.path)) if inside else entry.stat(follow_symlinks=False).st_size
+    total, folders = 0, [os.fspath(path)]
+    while folders:  # however deep
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
     return total
 
 
@@ -301,6 +305,8 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path)
         except FileNotFoundError:
             return  # another prune is deleting it
+        except RecursionError:
+            raise OSError(errno.ENAMETOOLONG, "its folders are nested too deep") from None
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
                 raise
