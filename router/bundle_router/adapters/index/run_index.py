@@ -361,13 +361,16 @@ class RunIndex:
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that match the query, newest first, and their number."""
         where, bound = conditions(query.runs)
-        rows, total = record_rows(lambda text, **values: self._ask(text, **bound, **values), where, query)
+        with self._connect() as connection:  # so that all queries see one state of the index
+            ask = partial(self._rows, connection, **bound)
+            rows, total = record_rows(ask, where, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
     def stats(self, query: RunQuery) -> Stats:
         """Return the totals of the matching runs."""
         where, bound = conditions(query)
-        return stats(lambda statement, **values: self._ask(statement, **bound, **values), where)
+        with self._connect() as connection:  # so that all queries see one state of the index
+            return stats(partial(self._rows, connection, **bound), where)
 
     def table(self, name: str) -> Mapping[str, Tally]:
         """Return one table of `stats` over all runs, by its rows' names."""
