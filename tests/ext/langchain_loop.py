@@ -127,3 +127,19 @@ async def run_side_by_side(folder: Path, notebook: Notebook, seen: dict[str, See
         graph.add_conditional_edges(START, lambda _: [Send("work", {"who": who}) for who in seen])
         graph.add_edge("work", END)
         await graph.compile(checkpointer=InMemorySaver()).ainvoke({"done": []}, THREAD)
+
+
+async def begin_twice(folder: Path, keys: tuple[str, ...]) -> None:
+    """Begin a graph of agents twice, one for each key, with nothing that remembers the first time."""
+    async with opened(folder, Notebook()) as router:
+
+        async def work(state: Any) -> dict[str, Any]:
+            agent: Any = create_agent(played((), Seen()), middleware=[RoutedTools(router, step(key=state["who"]))])
+            await agent.ainvoke(SAID)
+            return {"done": []}
+
+        graph = StateGraph(Fan)
+        graph.add_node("work", work)
+        graph.add_conditional_edges(START, lambda _: [Send("work", {"who": key}) for key in keys])
+        for _ in range(2):
+            await graph.compile().ainvoke({"done": []})

@@ -80,3 +80,12 @@ def test_agents_side_by_side_are_branches_of_the_run(tmp_path: Path) -> None:
     assert len({record["branch"] for record in decided}) == 3
     assert len(notebook.notes) == 2
     assert "not available at this step" in seen["reader-1"].results["a1"]
+
+
+def test_an_agent_of_a_graph_that_begins_again_keeps_the_decision_of_its_key(tmp_path: Path) -> None:
+    """Without a checkpoint its task has another id, and a branch named by that would be another step."""
+    from tests.ext.langchain_loop import begin_twice
+
+    asyncio.run(begin_twice(tmp_path, ("left", "right")))
+    decided = [record for record in records(tmp_path) if record["type"] == "route.decided"]
+    assert sorted(record["branch"] for record in decided) == ["left", "right"]

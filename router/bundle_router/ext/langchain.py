@@ -102,10 +102,11 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
             return step
         # `worker:<task>|RoutedTools.before_agent:<task>`: the node that started this agent, if it is part of a graph.
         starter = info.checkpoint_ns.rpartition("|")[0]
+        branch = step.branch or (starter and (step.key or starter[-200:]))  # a key outlives its task's id
         # A task's id is made from the checkpoint before it. The agent's first one may be lost in a crash that the
         # graph's own survived. Its node, begun again, may ask for another step.
         place = (starter, step.model_dump_json()) if ":" in starter else (info.checkpoint_ns, info.task_id)
-        return step_key(step.model_copy(update={"branch": step.branch or starter[-200:]}), info.thread_id, *place)
+        return step_key(step.model_copy(update={"branch": branch}), info.thread_id, *place)
 
     def _tools(self, state: Any) -> StepTools:
         """Return the tools of an agent's decision, even if another process began it."""
