@@ -81,12 +81,12 @@ def guarded(bench: Any) -> Iterator[Any]:
             self.server.issued += 1
             self.server.valid.append(f"t-{self.server.issued}")
             token = {"access_token": self.server.valid[-1], "token_type": "Bearer", "refresh_token": "r-1"}
-            self.answer(200, json.dumps({**token, "expires_in": self.server.lives_s}).encode())
+            self.answer(200, json.dumps({**token, "expires_in": 3600}).encode())
 
     with bench.faults.serving() as server:
         server.RequestHandlerClass, server.issuer, server.heard = Handler, server, []
         server.refuses = 0
-        server.issued, server.valid, server.asked, server.login, server.lives_s = 0, [], [], "", 3600
+        server.issued, server.valid, server.asked, server.login = 0, [], [], ""
         yield server
 
 
@@ -127,9 +127,9 @@ def test_tokens_that_ran_out_are_refreshed_without_a_person_even_after_a_restart
         assert bench.said(await bench.call(sessions, "echo", text="hello")) == "hello"
 
     with guarded(bench) as server:
-        server.lives_s = -1
         bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t", Person()))
-        before, server.lives_s = len(server.asked), 3600
+        TokenFile(tmp_path / "t", server.url, "").write(until=1.0)
+        before = len(server.asked)
         bench.run(main, bench.http(server, auth="oauth"), authorization=Authorization(tmp_path / "t"))
         assert {asked["grant_type"] for asked in server.asked[before:]} == {"refresh_token"}
         assert server.asked[-1]["refresh_token"] == "r-1"

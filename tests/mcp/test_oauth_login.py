@@ -334,13 +334,42 @@ def test_a_login_that_is_declined_or_that_nobody_answers_keeps_what_there_was(de
 
 
 @pytest.mark.parametrize(
+    ("trouble", "why"),
+    [
+        ({"denies": "access_denied"}, "the authorization was declined (access_denied)"),
+        ({"token_status": 503}, "the authorization failed (OAuthTokenError)"),
+        ({"admits": lambda *_: False}, "it refuses the token that its issuer gave for it"),
+    ],
+    ids=["declined", "no token", "refused token"],
+)
+def test_a_person_is_asked_once_by_a_login_that_fails(desk: Desk, trouble: dict[str, Any], why: str) -> None:
+    vars(desk.issuer).update(trouble)
+    _, err = desk.log_in(code=4)
+    assert err.count("/authorize?") == 1
+    assert why in err
+
+
+@pytest.mark.parametrize("refreshable", [True, False])
+@pytest.mark.parametrize("lives_s", [0, -5])
+def test_a_token_without_a_lifetime_is_good_until_it_is_refused(desk: Desk, lives_s: int, refreshable: bool) -> None:
+    desk.issuer.lives_s, desk.issuer.refreshable = lives_s, refreshable
+    out, err = desk.log_in()
+    assert out == "s: authorized; it lists 13 tools\n"
+    assert err.count("/authorize?") == 1
+    with desk.project.open() as router:
+        router.route_sync(desk.project.step())
+        assert router.call_sync("r", "s.echo", {"text": "x"}).ok
+    assert desk.issuer.grants() == ["authorization_code"]
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (("nobody",), "there is no server 'nobody'"),
         (("repo",), "'repo' is local"),
         (("plain",), "has no auth = 'oauth'"),
-        (("s", "--timeout", "0"), "--timeout is out of range"),
-        (("s", "--timeout", "nan"), "--timeout is out of range"),
+        (("s", "--timeout", "0"), "--timeout must be above 0"),
+        (("s", "--timeout", "nan"), "--timeout must be above 0"),
         (("s", "--port", "99999"), "0 to 65535"),
     ],
 )

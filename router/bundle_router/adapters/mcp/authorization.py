@@ -5,7 +5,7 @@ Rules:
    The address is never passed to a process. An address that is neither https nor http on this machine is not shown.
 2. Without a person, kept tokens are used and refreshed, and no address that a server names is requested. If that is not
    enough, the call is `unauthorized` and `why_unauthorized` says what a person has to do.
-3. A failed flow ends only the request that started it, never the connection.
+3. A failed flow ends only the request that started it, never the connection, which asks nobody a second time.
 4. A token is sent only to the origin it was issued for (see `oauth`). See `tokens` for how it is stored.
 """
 

@@ -63,6 +63,8 @@ class TokenStorage:
         self._keep_secrets(tokens)
         until, issuer, client = None, None, None
         if self.context is not None:
+            if tokens.expires_in is not None and tokens.expires_in <= 0:  # its server says how long it is good
+                self.context.token_expiry_time = None
             until = self.context.token_expiry_time
             issuer, client = _dump_json(self.context.oauth_metadata), _dump_json(self.context.client_info)
         self._write(tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
@@ -122,6 +124,7 @@ class Provider(OAuthClientProvider):
         self._origin = origin_of(url)
         self._stamp: tuple[int, int] | None = None
         self._asking = False
+        self._failure: ServerFault | None = None
         self._shown = ""
 
     # --- a request ---------------------------------------------------------------------------------------------------
@@ -146,8 +149,8 @@ class Provider(OAuthClientProvider):
             await self._take_up()
             if last or response.status_code != 401 or not self._has_another(sent):
                 break
-        if self._person is None:
-            _note(ServerFault("unauthorized", self._explain_missing_token()))
+        if self._person is None or self._failure is not None:
+            _note(self._failure or ServerFault("unauthorized", self._explain_missing_token()))
             return
         asking = self._ask(request, response)
         try:
@@ -220,15 +223,17 @@ class Provider(OAuthClientProvider):
                 outgoing = await flow.asend(response)
                 response = yield outgoing if outgoing is request else _mark_own_request(outgoing)
         except StopAsyncIteration:
-            return
+            if not _is_refused(response):
+                return
+            self._failure = ServerFault("unauthorized", "it refuses the token that its issuer gave for it")
         except ServerFault as fault:
-            _note(fault)
+            self._failure = fault
         except (OAuthFlowError, ValidationError, UnicodeDecodeError) as error:
-            # The last response remains the answer; its meaning is noted here.
-            _note(ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})"))
+            self._failure = ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})")
         finally:
             self._asking = False
             await flow.aclose()
+        _note(self._failure)  # the last response remains the answer; this is its meaning
 
     def _configured_client(self) -> OAuthClientInformationFull:
         return OAuthClientInformationFull(
