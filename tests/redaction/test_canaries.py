@@ -340,7 +340,7 @@ def test_an_automaton_that_does_not_find_a_known_token_is_not_used(monkeypatch: 
 
 
 def test_what_one_text_may_be_decoded_to_is_bounded() -> None:
-    assert PAT in SecretRedactor().redact(encoded("word " * 20_000 + TOKEN)), "but not for a long text"
+    assert PAT in SecretRedactor().redact(encoded("word " * 14_000 + TOKEN)), "but not for a long text"
     budget = detection._Budget(10)
     assert [budget.spend(size) for size in (4, 6, 1)] == [True, True, False]
 

@@ -33,6 +33,7 @@ HONEST = [
     "docker login --password-stdin < file; redis-cli -h cache -p 6379; sshpass -p $PASSWORD ssh db",
     "mysql -h db -u root -p app && mysqldump --port 3306; curl -b cookies.txt https://example.com",
     "document.cookie is empty; ya29 and 1//0 are prefixes, gsk_ and xai- too; ratio 12345678:AA",
+    "re_sendMail_whenSomebodyHasSignedUp names a template",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 

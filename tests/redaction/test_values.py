@@ -190,6 +190,9 @@ def test_a_value_that_is_kept_later_is_a_secret_from_then_on() -> None:
     redactor.keep("a server", "made/while-running+x")
     redactor.keep("again", "made/while-running+x")
     redactor.keep("too", "short")
+    redactor.keep("eight", "8-signs!")
+    redactor.keep("ten", "8-signs!-2")
+    assert redactor.redact("8-signs!8-signs!-2") == "[redacted:token:eight][redacted:token:ten]"
     assert redactor.redact(text) == "x [redacted:token:a_server], [redacted:env:VENDOR_KEY], x"
     assert redactor.redact("made%2Fwhile-running%2Bx short") == "[redacted:token:a_server] short"
     assert not redactor.are_clean([text])
@@ -262,12 +265,13 @@ def test_what_does_not_settle_is_withheld(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_kept_values_are_bounded_and_what_was_redacted_by_them_stays_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "MAX_KEPT", 4)
-    redactor = SecretRedactor()
+    redactor = SecretRedactor({"KEY": "a-configured-value"})
     made = [f"token-number-{number:04}-of-many" for number in range(6)]
     redactor.keep("first", made[0])
     once = redactor.redact(f"<{made[0]}>")
     for value in made[1:]:
         redactor.keep("later", value)
+    redactor.keep("given", "a-configured-value")
     assert [redactor.redact(value) == value for value in made[:3]] == [True, True, False], "the oldest are forgotten"
     assert all(redactor.redact(value) == "[redacted:token:later]" for value in made[-4:])
     assert redactor.redact(once) == once == "<[redacted:token:first]>"
@@ -283,6 +287,7 @@ def test_values_that_begin_alike_are_told_apart_and_their_beginning_alone_is_no_
     assert redactor.redact(f"{beginning}1, {beginning}2") == "[redacted:token:n1], [redacted:token:n2]"
     for harmless in (beginning, f"{beginning}x"):
         assert redactor.redact(harmless) is harmless
+        assert redactor.redact(f"{harmless} {TOKEN}") == f"{harmless} [redacted:github-pat]"
     escaped = f"{beginning}0".replace("-", r"\u002d")
     assert redactor.redact(f"a-configured-value {escaped}") == "[redacted:env:KEY] [redacted:token:n0]"
 

@@ -241,7 +241,7 @@ class Values:
                         self._labels.setdefault(spelling, label)
         spellings = sorted(self._labels, key=lambda spelling: (-len(spelling), spelling))
         self.regex = "|".join(map(literal, spellings))
-        self.beginnings = "|".join(sorted({literal(spelling[:PROBED]) for spelling in spellings}))
+        self.beginnings = "|".join({literal(spelling[:PROBED]) for spelling in spellings})
 
     @property
     def labels(self) -> frozenset[str]:
