@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -155,3 +156,46 @@ def test_an_unused_connection_is_closed_without_another_request(monkeypatch: pyt
             return await rest
 
     assert asyncio.run(main()) == b""
+
+
+def test_a_request_that_is_cancelled_leaves_no_reference_cycle() -> None:
+    """In one, its buffer of 64 KiB and the tasks of its connecting would stay until a full collection."""
+
+    class Unread:
+        done = False
+        end: Callable[[ServerFault], None]
+
+        def head(self, status: int, headers: Headers) -> None: ...
+
+        def body(self, piece: bytes) -> None: ...
+
+    async def main() -> None:
+        arrived, gone = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            arrived.set()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+            gone.set()
+
+        async with asyncio.timeout(300), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            pool = ChannelPool("127.0.0.1", server.sockets[0].getsockname()[1], None, 1)
+            request = asyncio.create_task(pool.exchange(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", Unread()))
+            await arrived.wait()
+            request.cancel()
+            await asyncio.wait([request])
+            await gone.wait()
+            pool.close()
+
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        asyncio.run(main())
+        gc.collect()
+        left = [type(one).__name__ for one in gc.garbage if isinstance(one, Channel | asyncio.Task)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not left

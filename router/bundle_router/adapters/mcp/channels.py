@@ -75,6 +75,7 @@ class Channel(asyncio.BufferedProtocol):
             await self._waiter
         finally:
             self._waiter = self._response = None
+            del self._parser  # it refers to this channel: a cycle would keep the buffer until a full collection
             if not self.reusable:
                 self.close()
 
@@ -210,8 +211,10 @@ class ChannelPool:
 
     async def _open_channel(self, loop: asyncio.AbstractEventLoop) -> Channel:
         name = self._host if self._context is not None else None
-        is_plain = isinstance(loop, asyncio.BaseEventLoop)  # uvloop has no happy eyeballs
-        eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if is_plain else {}
+        # uvloop has no happy eyeballs. asyncio's leave reference cycles behind, and an address has no other to try.
+        is_address = ":" in self._host or self._host.rpartition(".")[2].isdigit()
+        races = isinstance(loop, asyncio.BaseEventLoop) and not is_address
+        eager: dict[str, Any] = {"happy_eyeballs_delay": EAGER_S} if races else {}
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, channel = await loop.create_connection(
