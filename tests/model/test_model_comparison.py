@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 from bundle_router.review.model_comparison import Estimate, RoutedRow, average, figures_of, middle, share
-from bundle_router.testing.upstream import Act, Exchange, ScriptedServer, choice, hang, says, status
+from bundle_router.testing.upstream import (
+    Act,
+    Exchange,
+    ScriptedServer,
+    body,
+    choice,
+    completion,
+    hang,
+    says,
+    status,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,14 +133,25 @@ def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[
         assert len(server.requests) == 1
         assert found["ended"].startswith("ended after 1 of 4 steps: $0.0000")
         assert [row["rows"] for row in found["figures"]] == [1, 1]
-        refused = run(folder, "eval", "set.jsonl", "--model", FREE, "--max-cost", "1", code=3)
+        refused = run(folder, "eval", "set.jsonl", "--model", PRICED, "--model", FREE, "--max-cost", "1", code=3)
         assert f"nobody knows what {FREE} costs" in refused.stderr
+        assert len(server.requests) == 1, "and nobody is asked"
         assert "needs a model to ask" in run(folder, "eval", "set.jsonl", "--max-cost", "1", code=3).stderr
         other = {"goal": "x", "bundles": ["no.such.bundle"]}
         (folder / "other.jsonl").write_text(json.dumps(other))
         assert "never right: no.such.bundle" in run(folder, "eval", "other.jsonl", "--model", FREE).stdout
         (folder / "a.toml").write_text("")
         assert "nothing else" in run(folder, "eval", "set.jsonl", "a.toml", "--model", FREE, code=3).stderr
+
+
+@needs_model
+def test_a_model_that_does_not_say_what_it_used_is_asked_one_step_at_most(place: Callable[..., Path]) -> None:
+    answer = json.loads(completion(choice("repo.readonly")))
+    del answer["usage"]
+    with ScriptedServer([body(json.dumps(answer).encode())]) as server:
+        refused = run(place(server), "eval", "set.jsonl", "--model", PRICED, "--max-cost", "1", code=3)
+        assert f"nobody knows what {PRICED} costs" in refused.stderr
+        assert len(server.requests) == 1
 
 
 def test_wilson_s_interval_by_hand() -> None:

@@ -3,7 +3,8 @@
 Rules:
 1. Each step is routed with all models before the next step: whatever ends the trial, all models saw the same steps.
 2. `max_cost_usd` is exceeded by the first step at most. A step is not begun if its questions may cost more than what
-   is left, going by the dearest so far. A model of unknown price ends the trial, since it can't be bounded.
+   is left, going by the dearest so far. A model of unknown price can't be bounded: nothing is asked then. One that does
+   not say what a question cost ends the trial.
 3. Questions are redacted before they are sent, as in a router. Answers are kept beside the runs for a year, so that a
    repeated question is free; failures are not kept and are tried again.
 """
@@ -81,6 +82,7 @@ class ModelTrials:
 
     async def _open(self, stack: AsyncExitStack) -> list[StagedSelector]:
         """Return a selector without a model and one for each model, over one search."""
+        from bundle_router.adapters.llm import has_price
         from bundle_router.engine.selecting import SearchSelector, StagedSelector
 
         settings = self.catalog.settings
@@ -98,6 +100,8 @@ class ModelTrials:
             if await model.warm_up() == "missing":
                 advice = "pip install 'bundle-router[model]'"
                 raise NotInstalled("asking a model needs litellm and instructor", advice=advice)
+        if self.max_cost_usd is not None and (unpriced := [name for name in self.names if not has_price(name)]):
+            raise _unbounded(unpriced[0])
         return [StagedSelector(order, search=search, model=model) for model in (None, *models)]
 
     async def _row(self, row: LabelledRow, selectors: Sequence[StagedSelector]) -> list[RoutedRow]:
@@ -119,14 +123,18 @@ class ModelTrials:
         """Return why the next row is not begun; empty where it is."""
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
         for name, kept in zip(self.names, routed[1:], strict=True):
-            if any(row.tokens and not row.cost_usd for row in kept):
-                advice = "leave --max-cost out for a model that costs nothing"
-                raise RequestError(f"nobody knows what {name} costs, so --max-cost can't bound it", advice=advice)
+            if any(row.asked and not (row.cached or row.failure or row.cost_usd) for row in kept):
+                raise _unbounded(name)
         spent = sum(row.cost_usd for kept in routed for row in kept)
         dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in routed)
         if 0.0 < self.max_cost_usd >= spent + dearest:
             return ""
         return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"
+
+
+def _unbounded(name: str) -> RequestError:
+    advice = "leave --max-cost out for a model that costs nothing"
+    return RequestError(f"nobody knows what {name} costs, so --max-cost can't bound it", advice=advice)
 
 
 def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:

@@ -3,5 +3,6 @@ port, and `Embedder` for remote models."""
 
 from bundle_router.adapters.llm.client import LiteLlm
 from bundle_router.adapters.llm.embedding import LiteLlmEmbedder
+from bundle_router.adapters.llm.loading import has_price
 
-__all__ = ["LiteLlm", "LiteLlmEmbedder"]
+__all__ = ["LiteLlm", "LiteLlmEmbedder", "has_price"]

@@ -58,6 +58,16 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("litellm", "instructor"))
 
 
+def has_price(model: str) -> bool:
+    """Return whether litellm's list has a price above 0 for a model. Call it once the libraries are loaded."""
+    try:
+        import litellm
+
+        return sum(litellm.cost_per_token(model=model, prompt_tokens=1_000, completion_tokens=1_000)) > 0.0
+    except Exception:  # noqa: BLE001 - it raises bare Exception for every model that it has no price for
+        return False
+
+
 class _NotOurs(logging.Filter):
     """Keeps the libraries' records of our own calls out of the host's log: prompts, answers, errors with keys. Our own
     calls are those with an allowance, and everything on our threads (imports, litellm's workers)."""
