@@ -13,8 +13,8 @@ from bundle_router.core.tools.exposure.placing import ShownBundle, place
 from bundle_router.core.tools.meta_tools.artifact_pages import literal, read_page, search_lines
 from bundle_router.core.tools.meta_tools.coercion import ReadArtifact, SearchArtifact, parse
 from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS, guidance
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature
-from bundle_router.engine.surface import resolve
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st

@@ -24,11 +24,12 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, fill_arguments, handles_in
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import EnginePorts
-from bundle_router.engine.surface import RunState, resolve
+from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor, Scratch
 

@@ -32,6 +32,7 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
 from bundle_router.core.tools.exposure.placing import as_presented, waits
+from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
@@ -57,7 +58,7 @@ from bundle_router.engine.results import (
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.surface import ResolvedName, RunState, resolve, why_not
+from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
 
 MAX_NAMED: Final = 20

@@ -47,6 +47,7 @@ from bundle_router.core.tools.meta_tools.descriptions import (
     list_bundles,
     selected_text,
 )
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
@@ -64,7 +65,7 @@ from bundle_router.engine.results import (
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.surface import RunState, resolve, why_not
+from bundle_router.engine.surface import RunState, why_not
 from bundle_router.errors import CorruptRun, StorageError
 
 MARGIN: Final = 400

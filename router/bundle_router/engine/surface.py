@@ -4,14 +4,12 @@ Rules:
 1. A surface is a view. It records nothing, and equal decisions, activations and facts give equal bytes.
 2. A tool that was revoked since the decision is neither shown nor callable. One that was granted since is not shown.
 3. Search is asked only for a bundle that exceeds its own budget, once a decision.
-4. A name that an agent wrote is resolved as `core.tools.meta_tools` says (rule 4).
 """
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
@@ -19,7 +17,6 @@ from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.decide import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
 from bundle_router.core.tools.exposure.placing import is_named_in, needs_ranking, place, presented_bundles
@@ -296,73 +293,3 @@ class Surface:
             if row.name in self.catalog.cards:
                 by_bundle.setdefault(row.bundle, []).append(self.catalog.cards[row.name])
         return [(id_, self.catalog.bundles[id_].description, cards) for id_, cards in by_bundle.items()]
-
-
-MAX_NAME: Final = 200
-CLIENT_PREFIX: Final = "mcp__"
-_SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedName:
-    """`name` is the canonical name, or the text as written if no permitted tool matches. `alike`: the matching tools if
-    there are several, so that none is called; or the most similar one."""
-
-    name: str
-    known: bool
-    alike: tuple[str, ...] = ()
-
-    @property
-    def hint(self) -> str:
-        """A sentence that suggests a name, or nothing."""
-        if len(self.alike) > 1:
-            return f"It could mean {', '.join(map(repr, self.alike[:8]))}: use one of these names."
-        return f"Did you mean {self.alike[0]!r}?" if self.alike else ""
-
-
-def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> ResolvedName:
-    """Resolve a name to a permitted tool. `canonical`: canonical names by exposed name, of the whole catalog.
-
-    An exact canonical or exposed name is never resolved to another tool: if it is not permitted, it is refused.
-    """
-    name = _own_name(written[:MAX_NAME].strip(), canonical)
-    exact = canonical.get(name, name)
-    if exact in permitted:
-        return ResolvedName(exact, known=True)
-    if name in canonical or exact in set(canonical.values()):
-        return ResolvedName(exact, known=False)  # not a typo, so no similar name: another tool does something else
-    wanted = _plain_name(name)
-    for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
-        matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
-        if len(matching) == 1:
-            return ResolvedName(matching[0], known=True)
-        if matching:
-            return ResolvedName(name, known=False, alike=tuple(matching))
-    return ResolvedName(name, known=False, alike=_nearest_names(name, permitted))
-
-
-def _own_name(name: str, canonical: Mapping[str, str]) -> str:
-    """Return the name without the prefix of Claude Code and others: `mcp__server__tool`, with the server's own name or
-    that of this router's endpoint."""
-    if name in canonical or not name.startswith(CLIENT_PREFIX):
-        return name
-    rest = name.removeprefix(CLIENT_PREFIX)
-    tool = rest.partition("__")[2]
-    return tool if tool in canonical and rest not in canonical else rest
-
-
-def _short_name(tool: str) -> str:
-    return tool.partition(".")[2]
-
-
-def _plain_name(name: str) -> str:
-    return _SEPARATORS.sub("_", name.lower()).strip("_")
-
-
-def _nearest_names(name: str, permitted: Collection[str]) -> tuple[str, ...]:
-    suggester = Suggester()
-    found = suggester.nearest(name, permitted)
-    if found is None and (shorts := {_short_name(tool): tool for tool in sorted(permitted, reverse=True)}):
-        near = suggester.nearest(name.rpartition("__")[2].rpartition(".")[2] or name, shorts)
-        found = shorts[near] if near is not None else None
-    return (found,) if found is not None else ()

@@ -30,12 +30,13 @@ from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
+from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
 from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.surface import RunState, exposed_now, resolve
+from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 

@@ -165,7 +165,9 @@ def _says_failed(pieces: Sequence[_Piece]) -> bool:
         return False
     if first.value is not None or len(first.text) > _SHORT_JSON:
         return says_failed(first.value)
-    return looks_like_error(first.text) or says_failed(parse(first.text))
+    if looks_like_error(first.text):
+        return True
+    return first.text.lstrip().startswith("{") and says_failed(parse(first.text))  # only an object can say it
 
 
 def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a value
