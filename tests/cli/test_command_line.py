@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import stat
@@ -108,7 +109,17 @@ def test_search_ranks_bundles_and_tools_and_says_what_it_makes_of_them(tmp_path:
     assert "workspace.exec" not in {row["id"] for row in placed}, "policy does not permit it there"
     assert json_of(tmp_path, "search", "xyzzy")["search"]["verdict"] == "novel"
     assert "the query is empty" in run(tmp_path, "search", "  ", code=3).stderr
-    assert "docs.fetch" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
+    assert "is shown docs.fetch\n" in run(tmp_path, "search", "how does asyncio.timeout behave when nested").stdout
+    unsure = run(tmp_path, "search", "how does asyncio.timeout behave").stdout.splitlines()[-1]
+    assert unsure.startswith("a step that no route covers is offered docs.fetch behind search; a route (routes")
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    shutil.copytree(ROOT / "bundles", tmp_path / "bundles")
+    (tmp_path / "config" / "router.toml").write_text('[model]\nnames = ["openai/x"]\n[fallback]\norder = ["model"]\n')
+    assert json_of(tmp_path, "search", "xyzzy")["then"] == (
+        "a step that no route covers puts the question to openai/x; a route (routes.toml) decides it"
+    )
+    (tmp_path / "config" / "router.toml").write_text("[fallback]\norder = []\n")
+    assert "covers gets [fallback] default;" in run(tmp_path, "search", "read the file").stdout
 
 
 def test_a_wrong_step_is_said_in_the_words_of_a_wrong_config(tmp_path: Path) -> None:

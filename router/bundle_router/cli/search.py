@@ -17,6 +17,7 @@ from bundle_router.core.models import Facts, Step
 from bundle_router.core.search.memory import Memory
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search
 from bundle_router.core.search.request import Request
+from bundle_router.core.search.sufficiency import Judgement
 from bundle_router.errors import RequestError
 
 
@@ -100,8 +101,21 @@ def _bundles(
     ranking = search.rank_bundles(request, permitted, memory)
     rows = [{"id": row.id, "score": round(row.score, 6), "about": catalog.bundles[row.id].description}
             for row in ranking.scored[:limit]]  # fmt: skip
-    judged = search_json(judge(catalog, step, ranking).use)
-    return {"kind": "bundles", "ranked": rows, "search": judged, "memory": memory.revision if memory else None}
+    judged = judge(catalog, step, ranking)
+    return {"kind": "bundles", "ranked": rows, "search": search_json(judged.use), "then": _what_then(catalog, judged),
+            "memory": memory.revision if memory else None}  # fmt: skip
+
+
+def _what_then(catalog: Catalog, judged: Judgement) -> str:
+    """Return what a step gets that no route covers, and what would decide it if search does not."""
+    if judged.ids:
+        return f"a step that no route covers is shown {', '.join(judged.ids)}"
+    order, models = catalog.settings.fallback.order, catalog.settings.model.names
+    asked = f"puts the question to {models[0]}" if models and "model" in order else ""
+    offered = f"is offered {', '.join(judged.shortlist)} behind search" if judged.shortlist else ""
+    gets = " and ".join(filter(None, (asked, offered if "shortlist" in order else ""))) or "gets [fallback] default"
+    by_model = "" if models else " or a model ([model] names)"
+    return f"a step that no route covers {gets}; a route (routes.toml){by_model} decides it"
 
 
 def _tools(
@@ -126,3 +140,4 @@ def _show(found: dict[str, Any]) -> None:
         say(f"with the memory in force, {found['memory'][:19]}")
     if found["search"] is not None:
         say(f"{found['search']['verdict']}: {found['search']['why']}")
+        say(found["then"])
