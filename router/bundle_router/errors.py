@@ -202,28 +202,30 @@ def expect(what: str, value: object, kinds: type | tuple[type, ...], example: st
 
 
 def explain_wrong_calls(called: Called) -> Called:
-    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments that do not fit.
-    Coroutine functions of a class stay as they are."""
+    """Have a function, or a class's constructor and public methods, raise WrongCall for arguments that do not fit. The
+    signature is read only once Python has raised its TypeError. A coroutine function stays one."""
     if isinstance(called, type):
         for name, member in {**vars(called), "__init__": called.__init__}.items():  # type: ignore[misc]  # of this class
             inner = getattr(member, "__func__", member)  # of a class method
             if inspect.isfunction(inner) and (name == "__init__" or name[0] != "_"):
                 explained = explain_wrong_calls(inner)
                 setattr(called, name, explained if inner is member else classmethod(explained))
-    if isinstance(called, type) or inspect.iscoroutinefunction(called):
         return called
 
     def call(*values: Any, **named: Any) -> Any:
         try:
             return called(*values, **named)
         except TypeError:
-            check_call(called, values, named)
+            _refuse_misfits(called, values, named)
             raise
 
-    return cast("Called", wraps(called)(call))
+    async def call_async(*values: Any, **named: Any) -> Any:
+        return await call(*values, **named)  # its arguments are bound before it begins
+
+    return cast("Called", wraps(called)(call_async if inspect.iscoroutinefunction(called) else call))
 
 
-def check_call(called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _refuse_misfits(called: Callable[..., Any], values: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Raise WrongCall for arguments that do not fit a function's signature."""
     from difflib import get_close_matches
 

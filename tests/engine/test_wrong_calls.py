@@ -172,6 +172,16 @@ def test_a_method_says_what_it_takes(method: str) -> None:
             assert f"it takes ({first}" in wrong.value.advice
 
 
+def test_the_coroutines_of_a_steps_tools_say_what_they_take() -> None:
+    assert inspect.iscoroutinefunction(step_tools.StepTools.call)
+    with fake_router(load_catalog(None)) as router:
+        opened = step_tools.StepTools(router, "r-1", router.route_sync(STEP).decision_id)
+        with pytest.raises(WrongCall, match=r"^StepTools\.call\(\): missing a required argument"):
+            asyncio.run(opened.call())  # type: ignore[call-arg]  # the case
+        with pytest.raises(WrongCall, match=r"^StepTools\.route\(\): missing a required argument: 'step'"):
+            asyncio.run(step_tools.StepTools.route(router))  # type: ignore[call-arg]  # as above
+
+
 def test_a_type_error_of_the_code_within_stays_what_it_is() -> None:
     with fake_router(load_catalog(None), results={"repo.list_dir": lambda arguments: len(3)}) as router:  # type: ignore[arg-type]  # the case
         router.route_sync(STEP)

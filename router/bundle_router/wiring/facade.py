@@ -6,9 +6,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
 
 from bundle_router.adapters.loop import Portal, refuse_running_loop
 from bundle_router.core.catalog import Catalog
@@ -20,7 +19,7 @@ from bundle_router.engine.open_runs import RunEnd
 from bundle_router.engine.results import Result
 from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
-from bundle_router.errors import Called, RequestError, UnknownRun, WrongContext, check_call, expect, explain_wrong_calls
+from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect, explain_wrong_calls
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -429,21 +428,3 @@ class Router:
 
     def __exit__(self, *_raised: object) -> None:
         self.close_sync()
-
-
-def explain_wrong_call(called: Called) -> Called:
-    """Have a coroutine function raise WrongCall as `explain_wrong_calls` does, and stay one."""
-
-    @wraps(called)
-    async def call(*values: Any, **named: Any) -> Any:
-        try:
-            return await called(*values, **named)
-        except TypeError:
-            check_call(called, values, named)
-            raise
-
-    return cast("Called", call)
-
-
-for _name in ("route", "tools", "call", "missed", "media", "close_run"):
-    setattr(Router, _name, explain_wrong_call(getattr(Router, _name)))
