@@ -87,7 +87,7 @@ def _allowed(kind: Any, argument: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def book() -> RuleBook:
-    return RuleBook({})
+    return RuleBook.of(frozenset())
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from math import log2
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,7 +21,7 @@ from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS
 from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, is_long_token, names_secret
-from bundle_router.dataclass import dataclass
+from bundle_router.dataclass import dataclass, replace
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
 PROOF: Final = b"ghp_" + b"0aB1" * 9
@@ -205,45 +204,65 @@ def _shared_rules() -> _SharedRules:
     return _SharedRules(tuple(probes), finders, keywords, labels)
 
 
-def _finder(values: encodings.Values) -> Finder:
-    return lambda text: (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))
+def _known_values(values: encodings.Values, text: ProbedText) -> Iterator[SecretHit]:
+    return (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))
 
 
+Matching = Callable[[bytes], list[int] | None]
+"""Returns the numbers of the probes that match a text, if any does."""
+
+
+class KeptValues:
+    """Values that are kept while the program runs (label by value), beside a book's probes."""
+
+    def __init__(self, kept: Mapping[str, str], of_book: Matching) -> None:
+        self._values = encodings.Values(kept)
+        self._of_book = of_book
+        self._begins = PatternSet([self._values.beginnings]).matching
+        self.labels = self._values.labels
+
+    def matching(self, data: bytes) -> list[int] | None:
+        found = self._of_book(data)
+        return [*(found or ()), KEPT] if self._begins(data) else found
+
+    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
+        return _known_values(self._values, text)
+
+
+@dataclass(frozen=True, slots=True)
 class RuleBook:
-    """All rules and known values (label by value) behind one probe. Threads may share it."""
+    """All rules and known values, with the numbers of their probes. Threads may share it."""
 
-    def __init__(self, known: Mapping[str, str]) -> None:
-        shared = _shared_rules()
-        probes, finders = list(shared.probes), dict(shared.finders)
-        values = encodings.Values(known)
-        if values.labels:  # known values rank before any rule
-            finders[len(probes)] = [_finder(values)]
-            probes.append(values.regex)
-        probes += (NAMED_STRUCTURE, encodings.ESCAPED)
-        self._finders = finders
-        self._keywords = shared.keywords
-        self._form, self._folded, self._base64 = range(len(probes), len(probes) + 3)
-        self.matching = PatternSet([*probes, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT]).matching
-        """Returns the numbers of the probes that match a text, if any does."""
-        if not self.matching(PROOF):
-            raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
-        self.labels = shared.labels | values.labels
+    matching: Matching
+    labels: frozenset[str]
+    _finders: Mapping[int, list[Finder]]
+    _keywords: Keywords
+    _form: int
+    _folded: int
+    _base64: int
 
     @staticmethod
     @lru_cache(8)
     def of(known: frozenset[tuple[str, str]]) -> RuleBook:
-        """Return the book of these values with their labels, one for the whole process."""
-        return RuleBook(dict(known))
+        """Return the book of these values with their labels, behind one probe: one for the whole process."""
+        shared, values = _shared_rules(), encodings.Values(dict(known))
+        probes, finders = list(shared.probes), dict(shared.finders)
+        if values.labels:  # known values rank before any rule
+            finders[len(probes)] = [partial(_known_values, values)]
+            probes.append(values.regex)
+        probes += (NAMED_STRUCTURE, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT)
+        matching, last = PatternSet(probes).matching, len(probes) - 1
+        if not matching(PROOF):
+            raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
+        return RuleBook(matching, shared.labels | values.labels, finders, shared.keywords, last - 2, last - 1, last)
 
     def keeping(self, kept: Mapping[str, str]) -> RuleBook:
         """Return this book with more known values, over the same automaton."""
-        book, values = copy.copy(self), encodings.Values(kept)
-        if values.labels:
-            of_rules, begins = self.matching, PatternSet([values.beginnings]).matching
-            book.matching = lambda data: [*(of_rules(data) or ()), KEPT] if begins(data) else of_rules(data)
-            book._finders = {**self._finders, KEPT: [_finder(values)]}
-            book.labels = self.labels | values.labels
-        return book
+        values = KeptValues(kept, self.matching)
+        if not values.labels:
+            return self
+        finders: Mapping[int, list[Finder]] = {**self._finders, KEPT: [values.hits]}
+        return replace(self, matching=values.matching, labels=self.labels | values.labels, _finders=finders)
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""
