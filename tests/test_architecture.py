@@ -172,6 +172,7 @@ PURE = {
     "heapq",
     "hmac",
     "html",
+    "importlib.resources",  # files of the package, which are constants as its modules are
     "inspect",
     "ipaddress",
     "itertools",

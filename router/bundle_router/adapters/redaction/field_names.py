@@ -10,51 +10,18 @@ from functools import lru_cache
 from typing import Final
 
 ENDINGS: Final = (
-    "password",
-    "passwd",
-    "passphrase",
-    "passcode",
-    "secret",
-    "apikey",
-    "accesskey",
-    "secretkey",
-    "privatekey",
-    "signingkey",
-    "encryptionkey",
-    "accountkey",
-    "sharedkey",
-    "masterkey",
-    "authkey",
-    "credential",
-    "credentials",
-    "authorization",
-    "cookie",
-    "cookies",
-    "token",
+    *("password", "passwd", "passphrase", "passcode", "secret", "apikey", "accesskey", "secretkey", "privatekey"),
+    *("signingkey", "encryptionkey", "accountkey", "sharedkey", "masterkey", "authkey", "credential", "credentials"),
+    *("authorization", "cookie", "cookies", "token"),
 )
 EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid", "aspnetsessionid"})
 
 NOT_SECRET: Final = (
-    # Cursors and units that end in "token" but are needed to understand a record.
-    "pagetoken",
-    "nexttoken",
-    "prevtoken",
-    "previoustoken",
-    "continuationtoken",
-    "synctoken",
-    "cursortoken",
-    "resumetoken",
-    "skiptoken",
-    "stoptoken",
-    "eostoken",
-    "bostoken",
-    "padtoken",
-    "pertoken",
-    "progresstoken",
-    "maxtoken",
-    "forgotpassword",
-    "resetpassword",
+    *("pagetoken", "nexttoken", "prevtoken", "previoustoken", "continuationtoken", "synctoken", "cursortoken"),
+    *("resumetoken", "skiptoken", "stoptoken", "eostoken", "bostoken", "padtoken", "pertoken", "progresstoken"),
+    *("maxtoken", "forgotpassword", "resetpassword"),
 )
+"""Cursors and units that end in "token" but are needed to understand a record, and two names of pages."""
 
 HEADERS: Final = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xauthtoken"})
 """Names that mark a secret even in a bare pair, `["Authorization", "…"]`; other pairs could be any two words."""
