@@ -6,6 +6,9 @@ import asyncio
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,3 +106,21 @@ def test_the_example_reaches_the_real_server_by_its_pins_and_its_wrapper(
             return str(result.text)
 
     assert "21:00" in asyncio.run(ask())
+
+
+def test_the_wheel_holds_the_data_that_modules_read(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="builds the wheel")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("bundle_router-*-py3-none-any.whl")
+    package = ROOT / "router" / "bundle_router"
+    data = {
+        str(path.relative_to(package.parent))
+        for ending in ("toml", "json", "html")
+        for path in package.rglob(f"*.{ending}")
+    }
+    assert {
+        f"bundle_router/core/{name}.toml" for name in ("search/word_lists", "tools/warning_light/vocabulary")
+    } <= data
+    with zipfile.ZipFile(wheel) as packed:
+        assert data - {*packed.namelist()} == set()
