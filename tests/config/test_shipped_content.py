@@ -116,7 +116,7 @@ def test_the_wheel_holds_the_data_that_modules_read(tmp_path: Path) -> None:
     package = ROOT / "router" / "bundle_router"
     data = {
         str(path.relative_to(package.parent))
-        for ending in ("toml", "json", "html")
+        for ending in ("toml", "json", "sql", "html")
         for path in package.rglob(f"*.{ending}")
     }
     assert {
