@@ -191,8 +191,9 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "bundle_router":
             raise
-        advice = f"pip install 'bundle-router[{extra}]'"
-        raise NotInstalled(f"{what} needs {missing.name}, which is not installed", advice=advice) from None
+        raise NotInstalled(
+            f"{what} needs {missing.name}, which is not installed", advice=f"pip install 'bundle-router[{extra}]'"
+        ) from None
 
 
 def expect(what: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:

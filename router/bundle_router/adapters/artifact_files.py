@@ -161,8 +161,10 @@ class ArtifactReader:
         )
 
     def _raise_corrupt(self, name: str, why: str, cause: OSError | None = None) -> NoReturn:
-        advice = "it was changed after it was stored; restore the run directory from a copy"
-        raise CorruptRun(f"artifact {name} of {self._run_dir}: {why}", advice=advice) from cause
+        raise CorruptRun(
+            f"artifact {name} of {self._run_dir}: {why}",
+            advice="it was changed after it was stored; restore the run directory from a copy",
+        ) from cause
 
 
 class RunArtifacts(ArtifactReader):

@@ -207,8 +207,9 @@ def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
             if path.parent.is_dir():
                 done.append(ScaffoldedFile(str(path), "kept", _note_on(path)))
                 continue
-            advice = "move it away, or choose another place"
-            raise RequestError(f"{path.parent} is not a folder", advice=advice) from None
+            raise RequestError(
+                f"{path.parent} is not a folder", advice="move it away, or choose another place"
+            ) from None
         except OSError as error:
             raise RequestError(f"{path} can't be written: {_reason(error)}", advice="choose another place") from error
         done.append(ScaffoldedFile(str(path), "written"))

@@ -48,6 +48,7 @@ def _git(*words: str) -> bytes:
     if done.returncode:
         stderr = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = stderr[0].removeprefix("fatal: ") if stderr else "failed"
-        advice = "e.g. main, or with a folder: main:config"
-        raise RequestError(f"no such folder, and git has no such revision: {why}", advice=advice)
+        raise RequestError(
+            f"no such folder, and git has no such revision: {why}", advice="e.g. main, or with a folder: main:config"
+        )
     return done.stdout

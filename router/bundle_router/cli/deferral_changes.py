@@ -44,8 +44,9 @@ def run_apply(arguments: argparse.Namespace) -> int:
     chosen = [f for f in found if not arguments.causes or f.cause in arguments.causes]
     missing = set(arguments.causes) - {finding.cause for finding in chosen}
     if missing:
-        advice = "`bundle-router deferral audit` lists what is there"
-        raise RequestError(f"not found: {', '.join(sorted(missing))}", advice=advice)
+        raise RequestError(
+            f"not found: {', '.join(sorted(missing))}", advice="`bundle-router deferral audit` lists what is there"
+        )
     kept = journal()
     plan = make_plan(
         chosen,

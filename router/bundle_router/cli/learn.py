@@ -336,8 +336,9 @@ def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
     for record in archive.decisions(run_id):
         if record.decision.seq == seq:
             return record
-    advice = f"`bundle-router runs show {run_id}` numbers its decisions"
-    raise RequestError(f"run {run_id!r} has no decision {seq}", advice=advice)
+    raise RequestError(
+        f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
+    )
 
 
 def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]) -> None:

@@ -52,8 +52,10 @@ def _parts(option: str) -> tuple[str, str, str]:
     if not (equals and colon and module and attribute):
         raise RequestError(f"--local {option!r} does not say which tools", advice=_FORM)
     if not SERVER_NAME.fullmatch(name):
-        advice = "lower case letters, digits, '-' and '_', as in servers.toml"
-        raise RequestError(f"--local {option!r}: {name!r} is not a server name", advice=advice)
+        raise RequestError(
+            f"--local {option!r}: {name!r} is not a server name",
+            advice="lower case letters, digits, '-' and '_', as in servers.toml",
+        )
     return name, module, attribute
 
 
@@ -65,8 +67,10 @@ def _import(option: str, module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and (module == missing.name or module.startswith(f"{missing.name}.")):
-            advice = "looked among the installed ones and in this folder; is its environment active?"
-            raise RequestError(f"--local {option!r}: there is no module {missing.name!r}", advice=advice) from None
+            raise RequestError(
+                f"--local {option!r}: there is no module {missing.name!r}",
+                advice="looked among the installed ones and in this folder; is its environment active?",
+            ) from None
         raise _defect(option, module, missing) from missing
     except (Exception, SystemExit) as defect:
         raise _defect(option, module, defect) from defect

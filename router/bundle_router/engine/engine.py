@@ -410,8 +410,9 @@ class Engine:
         try:
             return self.runs.artifact(run_id, sha256)
         except KeyError:
-            advice = "use a digest that a result of this run names"
-            raise UnknownArtifact(f"run {run_id!r} has no artifact {uri!r}", advice=advice) from None
+            raise UnknownArtifact(
+                f"run {run_id!r} has no artifact {uri!r}", advice="use a digest that a result of this run names"
+            ) from None
 
     def artifact_with_type(self, run_id: str, uri: str) -> tuple[bytes, str]:
         """See `EndpointAccess.artifact`. Blocks for as long as reading takes."""

@@ -124,8 +124,9 @@ class OpenRun:
         branch = named if decision_id else self.fold.current_branch
         if branch is None:
             expect("decision", decision_id, (str, type(None)), "give the id: decision=decision.decision_id")
-            advice = "name one that route() returned for it"
-            raise RequestError(f"run {self.id!r} has no decision {decision_id!r}", advice=advice)
+            raise RequestError(
+                f"run {self.id!r} has no decision {decision_id!r}", advice="name one that route() returned for it"
+            )
         return branch
 
     def next_id(self) -> str:

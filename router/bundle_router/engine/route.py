@@ -55,8 +55,10 @@ class RouteRequest:
 def accept_step(catalog: Catalog, redactor: Redactor, requested: Step) -> Step:
     """Return the step in a form that may be recorded. Raises RequestError first for a step with unknown names."""
     if not isinstance(requested, Step):
-        advice = "from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)"
-        raise RequestError(f"route() takes a Step, not {type(requested).__name__}", advice=advice)
+        raise RequestError(
+            f"route() takes a Step, not {type(requested).__name__}",
+            advice="from bundle_router import Step; Step(run_id=..., workflow=..., role=..., step=...)",
+        )
     step = _redact_step(redactor, requested)
     if step.policy is not None:
         refuse_unknown(catalog, step.policy)

@@ -128,8 +128,9 @@ def read_cases(file: ConfigFile) -> tuple[Case, ...]:
     problems = report.problems()
     if problems:
         summary = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the cases"
-        advice = "fix the lines named above"
-        raise RequestError("\n".join([summary, *(f"  {problem}" for problem in problems)]), advice=advice)
+        raise RequestError(
+            "\n".join([summary, *(f"  {problem}" for problem in problems)]), advice="fix the lines named above"
+        )
     return cases
 
 

@@ -51,8 +51,10 @@ class ServiceAddress:
         try:
             is_loopback = ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            advice = "name an address, such as 127.0.0.1, ::1 or 0.0.0.0; names it is known by go to --name"
-            raise RequestError(f"{self.host!r} is not an IP address", advice=advice) from None
+            raise RequestError(
+                f"{self.host!r} is not an IP address",
+                advice="name an address, such as 127.0.0.1, ::1 or 0.0.0.0; names it is known by go to --name",
+            ) from None
         if (self.certificate is None) != (self.private_key is None):
             raise RequestError("TLS needs a certificate and its key", advice="give --tls-cert and --tls-key")
         if self.certificate is not None:
@@ -64,11 +66,15 @@ class ServiceAddress:
         if is_loopback:
             return
         if not has_tokens:
-            advice = "give --tokens FILE, or listen on 127.0.0.1"
-            raise RequestError(f"other machines can reach {self.host}: that needs a token file", advice=advice)
+            raise RequestError(
+                f"other machines can reach {self.host}: that needs a token file",
+                advice="give --tokens FILE, or listen on 127.0.0.1",
+            )
         if not self.has_tls and not self.without_tls:
-            advice = "give --tls-cert and --tls-key, or --without-tls if something in front of it has TLS"
-            raise RequestError(f"other machines can reach {self.host}: that needs TLS", advice=advice)
+            raise RequestError(
+                f"other machines can reach {self.host}: that needs TLS",
+                advice="give --tls-cert and --tls-key, or --without-tls if something in front of it has TLS",
+            )
 
     def own_names(self, port: int) -> OwnNames:
         """Return the names by which requests may call the service on this port."""
@@ -102,8 +108,10 @@ class ServiceAddress:
             return listening
         except (OSError, OverflowError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
-            advice = "choose another port, or 0 for any free one"
-            raise RequestError(f"can't listen on port {self.port} of {self.host}: {why}", advice=advice) from None
+            raise RequestError(
+                f"can't listen on port {self.port} of {self.host}: {why}",
+                advice="choose another port, or 0 for any free one",
+            ) from None
 
 
 def _in_url(host: str) -> str:

@@ -249,8 +249,10 @@ class ConfigEditor:
         changed = {name: text for name, text in drafts.items() if _bytes(text, read.get(name)) != read.get(name)}
         for name in drafts:
             if opened.get(name, "") != _digest(read.get(name)):
-                advice = "open it again, and make your edit in what is there now"
-                raise ConfigConflict(f"{name} was changed since it was opened", advice=advice)
+                raise ConfigConflict(
+                    f"{name} was changed since it was opened",
+                    advice="open it again, and make your edit in what is there now",
+                )
         if not changed:
             raise RequestError("nothing would change", advice="the files say this already")
         new, _ = self._catalog(self._files(changed))

@@ -130,16 +130,20 @@ class Router:
         """The engines, for every entry point. Raises RequestError in a process that was forked from the one that opened
         this router: its locks, threads and connections belong to the parent."""
         if self._portal.is_forked:
-            advice = "open a router of its own in the child: Router.open(...)"
-            raise RequestError("this router belongs to the process that forked this one", advice=advice)
+            raise RequestError(
+                "this router belongs to the process that forked this one",
+                advice="open a router of its own in the child: Router.open(...)",
+            )
         return self._versions
 
     @property
     def _on_loop(self) -> EngineVersions:
         """The engines, for coroutines. Raises WrongContext outside an asyncio loop (trio, curio)."""
         if asyncio._get_running_loop() is None:
-            advice = "use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)"
-            raise WrongContext("Bundle Router runs on asyncio, and this event loop is another (trio?)", advice=advice)
+            raise WrongContext(
+                "Bundle Router runs on asyncio, and this event loop is another (trio?)",
+                advice="use the *_sync methods from a thread: await trio.to_thread.run_sync(router.route_sync, step)",
+            )
         self._ran_on_loop = True
         return self._engines
 

@@ -98,8 +98,9 @@ class ModelTrials:
         for model in models:
             stack.push_async_callback(model.wait_until_stored)
             if await model.warm_up() == "missing":
-                advice = "pip install 'bundle-router[model]'"
-                raise NotInstalled("asking a model needs litellm and instructor", advice=advice)
+                raise NotInstalled(
+                    "asking a model needs litellm and instructor", advice="pip install 'bundle-router[model]'"
+                )
         if self.max_cost_usd is not None and (unpriced := [name for name in self.names if not has_price(name)]):
             raise _unbounded(unpriced[0])
         return [StagedSelector(order, search=search, model=model) for model in (None, *models)]
@@ -133,8 +134,10 @@ class ModelTrials:
 
 
 def _unbounded(name: str) -> RequestError:
-    advice = "leave --max-cost out for a model that costs nothing"
-    return RequestError(f"nobody knows what {name} costs, so --max-cost can't bound it", advice=advice)
+    return RequestError(
+        f"nobody knows what {name} costs, so --max-cost can't bound it",
+        advice="leave --max-cost out for a model that costs nothing",
+    )
 
 
 def _ask_model(order: Sequence[FallbackStage]) -> tuple[FallbackStage, ...]:

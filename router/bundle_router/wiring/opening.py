@@ -101,15 +101,18 @@ class Opening:
         expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
         expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
         if self.selector is not None and not hasattr(self.selector, "select"):
-            advice = "leave it out for search"
-            raise RequestError(f"selector={self.selector!r:.100} has no method `select`", advice=advice)
+            raise RequestError(
+                f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
+            )
         if self.development not in (False, True, "unpinned"):
             raise RequestError(f"development can't be {self.development!r}", advice="use True, False or 'unpinned'")
         if not self.workspace.is_dir():
             raise RequestError(f"the workspace {str(self.workspace)!r} is not a folder", advice="name one that exists")
         if self.workspace.is_relative_to(Path(self.runs).resolve()):
-            advice = "keep the runs elsewhere: what they left behind is hidden from tools"
-            raise RequestError(f"the workspace {str(self.workspace)!r} lies in the folder of the runs", advice=advice)
+            raise RequestError(
+                f"the workspace {str(self.workspace)!r} lies in the folder of the runs",
+                advice="keep the runs elsewhere: what they left behind is hidden from tools",
+            )
         self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 
 

@@ -78,8 +78,9 @@ class PinApproval:
         if found.admitted is None:
             raise RequestError(f"server {name!r} could not be asked: {found.error}")
         if not digest or digest != shown.digest:
-            advice = "read the difference again"
-            raise DefinitionsChanged(f"server {name!r} lists something else now than was shown", advice=advice)
+            raise DefinitionsChanged(
+                f"server {name!r} lists something else now than was shown", advice="read the difference again"
+            )
         pins = approve(found.server, found.admitted, found.pins, only)
         if self._config is not None:
             changed = found.comparison.tools if found.comparison else ()

@@ -189,8 +189,9 @@ class PostgresArchive(RunArchive):
         except psycopg.errors.UniqueViolation as error:
             if error.diag.constraint_name != "router_runs_pkey":
                 raise to_storage_error("take a run in", self.where, error) from None
-            advice = "prune it first, or take in others"
-            raise RequestError(f"there is a run {run_id!r} in {self.where}", advice=advice) from None
+            raise RequestError(
+                f"there is a run {run_id!r} in {self.where}", advice="prune it first, or take in others"
+            ) from None
         except psycopg.Error as error:
             raise to_storage_error("take a run in", self.where, error) from None
 

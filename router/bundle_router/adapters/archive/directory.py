@@ -319,5 +319,8 @@ def _explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "look at its owner and mode; run prune again to delete the rest"
-        raise StorageError(f"can't delete {path}: {error.strerror}", kind="io_error", advice=advice) from error
+        raise StorageError(
+            f"can't delete {path}: {error.strerror}",
+            kind="io_error",
+            advice="look at its owner and mode; run prune again to delete the rest",
+        ) from error

@@ -121,16 +121,19 @@ def open_engine(url: str) -> Engine:
     try:
         backend = make_url(url).get_backend_name()
     except ArgumentError:
-        advice = "e.g. sqlite:///runs/index.sqlite"
-        raise RequestError("the index URL is not an SQLAlchemy URL", advice=advice) from None
+        raise RequestError(
+            "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
+        ) from None
     if backend not in ("sqlite", "postgresql"):
         raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
     folder = TemporaryDirectory(prefix="bundle-router-index-") if url == "sqlite://" else None
     try:
         engine = create_engine(url if folder is None else f"sqlite:///{folder.name}/index.sqlite")
     except ImportError:
-        advice = "pip install 'bundle-router[postgresql]' for postgresql:// URLs"
-        raise NotInstalled("the database driver is not installed", advice=advice) from None
+        raise NotInstalled(
+            "the database driver is not installed",
+            advice="pip install 'bundle-router[postgresql]' for postgresql:// URLs",
+        ) from None
     if folder is not None:
         event.listen(engine, "engine_disposed", lambda _: folder.cleanup())
     if engine.dialect.name == "sqlite":
@@ -177,8 +180,11 @@ def translate_errors(doing: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         # The error's text may quote the URL, so only the driver's first line is passed on.
         cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
-        advice = "check that the database is there, has space, and that nobody else is writing the index"
-        raise StorageError(f"the index can't be {doing}: {cause}", kind="io_error", advice=advice) from None
+        raise StorageError(
+            f"the index can't be {doing}: {cause}",
+            kind="io_error",
+            advice="check that the database is there, has space, and that nobody else is writing the index",
+        ) from None
 
 
 def prepare(connection: Connection, *, named: bool) -> None:

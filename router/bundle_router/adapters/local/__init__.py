@@ -94,8 +94,9 @@ def tools_of(server: str, tools: object) -> tuple[LocalTool, ...]:
 
     if not isinstance(tools, list | tuple) or not tools:
         what = "an empty list" if isinstance(tools, list | tuple) else f"{type(tools).__name__}, not a list"
-        advice = f"write local={{{server!r}: [get_ticket, …]}}"
-        raise RequestError(f"local server {server!r}: its tools are {what}", advice=advice)
+        raise RequestError(
+            f"local server {server!r}: its tools are {what}", advice=f"write local={{{server!r}: [get_ticket, …]}}"
+        )
     try:
         return tuple(local_tool(tool) for tool in tools)
     except RequestError as wrong:
@@ -113,8 +114,10 @@ def cards_of(servers: Mapping[str, Sequence[LocalTool]]) -> dict[str, Card]:
         for tool in tools:
             _check_form(server, tool)
             if not TOOL_NAME.fullmatch(tool.name):
-                advice = f"it must match {TOOL_NAME.pattern}"
-                raise RequestError(f"local server {server!r}: {tool.name!r} is not a tool name", advice=advice)
+                raise RequestError(
+                    f"local server {server!r}: {tool.name!r} is not a tool name",
+                    advice=f"it must match {TOOL_NAME.pattern}",
+                )
             if len(tool.description) > MAX_DESCRIPTION:
                 raise RequestError(
                     f"{server}.{tool.name}: its description has {len(tool.description):,} characters",
@@ -137,8 +140,10 @@ def _check_form(server: str, tool: LocalTool) -> None:
     elif not callable(tool.run):
         wrong = f"{tool.name!r} has no function to run"
     if wrong:
-        advice = "write LocalTool(name, description, arguments, run), arguments being a subclass of pydantic.BaseModel"
-        raise RequestError(f"local server {server!r}: {wrong}", advice=advice)
+        raise RequestError(
+            f"local server {server!r}: {wrong}",
+            advice="write LocalTool(name, description, arguments, run); arguments is a subclass of pydantic.BaseModel",
+        )
 
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:

@@ -81,5 +81,8 @@ class ObjectStore:
 
     def _storage_error(self, doing: str, error: Exception) -> StorageError:
         first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        advice = "look whether the object store can be reached, and at its credentials"
-        return StorageError(f"can't {doing} {self.url}: {first}", kind="unreachable", advice=advice)
+        return StorageError(
+            f"can't {doing} {self.url}: {first}",
+            kind="unreachable",
+            advice="look whether the object store can be reached, and at its credentials",
+        )

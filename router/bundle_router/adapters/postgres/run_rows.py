@@ -99,8 +99,9 @@ class PostgresRunLog:
         """Read new records into `_waiting`, at most one batch; return their number."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
-            advice = "close it; the next step begins a new run"
-            raise StorageError(f"run {self._run_id!r} was deleted", kind="deleted", advice=advice)
+            raise StorageError(
+                f"run {self._run_id!r} was deleted", kind="deleted", advice="close it; the next step begins a new run"
+            )
         next_seq, head = rows[0]
         if (next_seq, head) == (self._read_to, self.head):
             return 0
@@ -119,8 +120,10 @@ class PostgresRunLog:
         try:
             found = unseal(line.encode("ascii"))
         except (BadLine, UnicodeEncodeError) as error:
-            advice = "`bundle-router runs verify` names the first bad record"
-            raise CorruptRun(f"record {self._read_to} of {self.path}: {error}", advice=advice) from None
+            raise CorruptRun(
+                f"record {self._read_to} of {self.path}: {error}",
+                advice="`bundle-router runs verify` names the first bad record",
+            ) from None
         if found.seq != self._read_to or found.prev != self.head:
             raise self._other_history(found.seq)
         self._waiting.append(found.record)
@@ -176,8 +179,9 @@ class PostgresRunLog:
             while self._fetch():
                 pass
             if time.monotonic() >= deadline:
-                advice = "try again: nothing was written"
-                raise RunBusy(f"others kept appending to {self.path} for {wait_s:g} s", advice=advice)
+                raise RunBusy(
+                    f"others kept appending to {self.path} for {wait_s:g} s", advice="try again: nothing was written"
+                )
         while self._fetch():
             pass
         return Appended(tuple(self._hand_out()), None)
@@ -213,8 +217,9 @@ class PostgresRunLog:
                     if is_ours:
                         connection.execute(CONFIRMED_BY, (self._run_id,))  # waits for the replicas, as every commit
                     if connection.warned:
-                        advice = "try again"
-                        raise UnconfirmedCommit(f"{self.path}: {connection.warned}", kind="unreachable", advice=advice)
+                        raise UnconfirmedCommit(
+                            f"{self.path}: {connection.warned}", kind="unreachable", advice="try again"
+                        )
                     if is_ours or found == [None]:
                         return None
                     if found or not is_doubtful or looks == 2:

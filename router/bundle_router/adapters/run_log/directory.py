@@ -154,8 +154,9 @@ def open_run(storage: Storage, path: str) -> int:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not Path(path).parent.is_dir():
             raise from_os("open the run directory", path, error) from error
         why = "it is a symbolic link or not a directory"
-        advice = "remove it, or choose another run id"
-        raise failed("open the run directory", path, "not_private", why, advice=advice) from error
+        raise failed(
+            "open the run directory", path, "not_private", why, advice="remove it, or choose another run id"
+        ) from error
     try:
         with translate_errors("look at", path):
             check_private(storage.fstat(fd), path, forbidden=stat.S_IWGRP | stat.S_IWOTH)
@@ -178,8 +179,9 @@ def check_private(found: os.stat_result, path: str, *, forbidden: int) -> None:
     """Raise StorageError (`not_private`) for another user's directory, or one with any of the `forbidden` mode bits."""
     if found.st_uid != os.geteuid():
         why = f"it belongs to user {found.st_uid}, and this process runs as {os.geteuid()}"
-        advice = "choose another runs directory, or give it to this user with chown"
-        raise failed("use", path, "not_private", why, advice=advice)
+        raise failed(
+            "use", path, "not_private", why, advice="choose another runs directory, or give it to this user with chown"
+        )
     if found.st_mode & forbidden:
         why = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
         raise failed("use", path, "not_private", why, advice=f"look at what is in it, then `chmod 700 {path}`")
@@ -299,15 +301,18 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
         raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
     if not isinstance(fields, dict) or fields.get("schema") != RUN_SCHEMA:
         stated = fields.get("schema") if isinstance(fields, dict) else None
-        advice = f"this version writes {RUN_SCHEMA}; use a new run id"
-        raise CorruptRun(f"{where} has schema {stated!r}", advice=advice)
+        raise CorruptRun(f"{where} has schema {stated!r}", advice=f"this version writes {RUN_SCHEMA}; use a new run id")
     header = RunHeader(fields)
     if header.run_id != run_id:
-        advice = "the directory was renamed or copied: give it its old name, or use a new run id"
-        raise CorruptRun(f"{where} belongs to run {fields.get('run_id')!r}", advice=advice)
+        raise CorruptRun(
+            f"{where} belongs to run {fields.get('run_id')!r}",
+            advice="the directory was renamed or copied: give it its old name, or use a new run id",
+        )
     if header.is_edited:
-        advice = "restore it, or use a new run id; `bundle-router runs verify` looks at the records"
-        raise CorruptRun(f"{where} was changed after it was written", advice=advice)
+        raise CorruptRun(
+            f"{where} was changed after it was written",
+            advice="restore it, or use a new run id; `bundle-router runs verify` looks at the records",
+        )
     for name in LISTS:
         if not isinstance(fields.get(name, []), list):
             raise CorruptRun(f"{where}: {name!r} is not a list", advice="restore it, or use a new run id")

@@ -211,8 +211,10 @@ class DiskRunLog:
         if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
             return True
         if header == self._header:
-            advice = "look at it with `bundle-router runs verify`, and use a new run id"
-            raise CorruptRun(f"{self._path} does not end as it did when it was closed", advice=advice)
+            raise CorruptRun(
+                f"{self._path} does not end as it did when it was closed",
+                advice="look at it with `bundle-router runs verify`, and use a new run id",
+            )
         self._header = header
         return False
 

@@ -55,8 +55,10 @@ class ArtifactFile:
 def check_digest(sha256: str) -> None:
     """Raise RequestError for an invalid digest."""
     if not SHA256.fullmatch(sha256):
-        advice = "give the 64 lower-case hex digits behind 'artifact:sha256:'"
-        raise RequestError(f"{sha256[:100]!r} is not an artifact's digest", advice=advice)
+        raise RequestError(
+            f"{sha256[:100]!r} is not an artifact's digest",
+            advice="give the 64 lower-case hex digits behind 'artifact:sha256:'",
+        )
 
 
 def check_size(size: int, most: int) -> None:

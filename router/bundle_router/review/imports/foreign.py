@@ -55,8 +55,10 @@ def read_clients(text: str, name: str) -> tuple[ForeignServer, ...]:
     value = _toml(text, name) if name.lower().endswith(".toml") else _json(text, name)
     found = list(_servers(value))
     if not found:
-        advice = "known are 'mcpServers' (.mcp.json, Claude, Cursor), 'servers' (VS Code) and [mcp_servers] (Codex)"
-        raise ImportProblem(f"{name}: holds no MCP servers in a known form", advice=advice)
+        raise ImportProblem(
+            f"{name}: holds no MCP servers in a known form",
+            advice="known are 'mcpServers' (.mcp.json, Claude, Cursor), 'servers' (VS Code) and [mcp_servers] (Codex)",
+        )
     if len(found) > MAX_SERVERS:
         raise ImportProblem(f"{name}: holds more than {MAX_SERVERS} servers")
     return tuple(_server(path, key, entry) for path, key, entry in found)

@@ -131,8 +131,9 @@ class ConfigViews:
         """Return a server's present definitions beside the reviewed ones. With `ask` the server is contacted."""
         known = {one.name: one for one in self._servers()}
         if server not in known:
-            advice = f"there are {', '.join(known) or 'none'}"
-            raise RequestError(f"no server {server[:80]!r} has pins here", advice=advice)
+            raise RequestError(
+                f"no server {server[:80]!r} has pins here", advice=f"there are {', '.join(known) or 'none'}"
+            )
         shown = self._approval.review(server) if ask and self._approval is not None else None
         kept = self._approval.pins(server) if self._approval is not None else None
         facts = {

@@ -34,8 +34,9 @@ def publish(reader: RunReader, run_ids: Sequence[str], folder: Path) -> int:
     marker = folder / "runs.json"
     try:
         if folder.exists() and any(folder.iterdir()) and not marker.exists():
-            advice = "name an empty folder, or one to publish into again"
-            raise RequestError(f"{folder} holds other files", advice=advice)
+            raise RequestError(
+                f"{folder} holds other files", advice="name an empty folder, or one to publish into again"
+            )
         count = 0
         for name, data in chosen.files():
             path = folder / name

@@ -96,8 +96,11 @@ class Network:
             except OSError as error:
                 problems.append(f"{address}: {error.strerror or error}")
         deadline.check(f"connecting to {host}")
-        advice = "check that this machine may reach the internet directly on port 443; proxies are not used"
-        raise ToolFailure(f"can't connect to {host!r} ({'; '.join(problems)})", code="connect_failed", advice=advice)
+        raise ToolFailure(
+            f"can't connect to {host!r} ({'; '.join(problems)})",
+            code="connect_failed",
+            advice="check that this machine may reach the internet directly on port 443; proxies are not used",
+        )
 
 
 def _shake_hands(wrapped: ssl.SSLSocket, host: str, deadline: Deadline) -> None:
