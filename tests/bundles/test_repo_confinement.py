@@ -12,20 +12,11 @@ from pathlib import Path
 
 import pytest
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.beneath import Opener
 from bundle_router.tools.repo.confinement import Root, read_up_to
 
 RACE = Path(__file__).parents[1] / "faults" / "path_race.py"
 SECRET = b"outside: must never be read\n"
-
-
-@pytest.fixture(params=["openat2", "walk"])
-def opener(request: pytest.FixtureRequest) -> Opener:
-    if request.param == "walk":
-        return open_by_walk
-    if best_opener() is not open_by_openat2:
-        pytest.skip("this kernel has no openat2, or a filter forbids it")
-    return open_by_openat2
 
 
 @pytest.fixture

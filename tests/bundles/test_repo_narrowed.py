@@ -20,7 +20,7 @@ from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, Tex
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS as REPO
 from bundle_router.tools.repo import rg, scanning
-from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_openat2, open_by_walk
+from bundle_router.tools.repo.beneath import Opener, best_opener, open_by_walk
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.history import GitDiff, git_diff
 from bundle_router.tools.repo.hits import Ripgrep, TextSearch
@@ -28,15 +28,6 @@ from bundle_router.tools.repo.searching import ripgrep
 from bundle_router.tools.workspace import TOOLS as WORKSPACE
 
 SECRET = "outside: must never be read\n"
-
-
-@pytest.fixture(params=["openat2", "walk"])
-def opener(request: pytest.FixtureRequest) -> Opener:
-    if request.param == "walk":
-        return open_by_walk
-    if best_opener() is not open_by_openat2:
-        pytest.skip("this kernel has no openat2, or a filter forbids it")
-    return open_by_openat2
 
 
 @pytest.fixture

@@ -57,27 +57,13 @@ def started(call: str, decision: str = "d", *, tool: str = "t", bundle: str = "a
 
 
 def finished(call: str, decision: str = "d", *, size: int = 10, outcome: Any = "ok", **more: Any) -> CallFinished:
-    at: dict[str, Any] = {
-        "run_id": "run",
-        "call_id": call,
-        "decision_id": decision,
-        "server": "s",
-        "time": "t",
-        "tool": "t",
-    }
+    at = _at(call, decision, tool="t")
     end = {"code": "", "result": "r", "elapsed_ms": 2.0, "arguments": "{}", **more}
     return CallFinished(**at, **end, outcome=outcome, shaped=ShapedSize(size, size, "whole"))
 
 
 def passed(call: str, method: str = "resources/read", *, outcome: Any = "ok", decision: str = "d") -> RequestPassed:
-    at: dict[str, Any] = {
-        "run_id": "run",
-        "call_id": call,
-        "decision_id": decision,
-        "server": "s",
-        "time": "t",
-        "arguments": "{}",
-    }
+    at = _at(call, decision, arguments="{}")
     return RequestPassed(**at, method=method, outcome=outcome, code="", result="r", elapsed_ms=3.0, original_bytes=20)
 
 

@@ -11,6 +11,16 @@ from collections.abc import Callable, Sequence
 from bundle_router.testing.upstream import BOUND_S, Act, Exchange, choice, completion
 
 
+def _send_slowly(exchange: Exchange, data: bytes) -> None:
+    """Send a piece, and wait a moment. Raises ConnectionError where the client leaves meanwhile."""
+    exchange.send(data)
+    try:
+        if not exchange.socket.recv(1):
+            raise ConnectionError("the client closed the connection")
+    except TimeoutError:
+        pass
+
+
 def drip() -> Act:
     """Return a good answer, one byte at a time, so slowly that no read ever times out."""
 
@@ -20,12 +30,7 @@ def drip() -> Act:
         exchange.send(head.encode())
         exchange.socket.settimeout(0.05)
         for byte in data * 2:
-            exchange.send(bytes([byte]))
-            try:
-                if not exchange.socket.recv(1):
-                    raise ConnectionError("the client closed the connection")
-            except TimeoutError:
-                continue
+            _send_slowly(exchange, bytes([byte]))
 
     return act
 
@@ -37,12 +42,7 @@ def slow_headers() -> Act:
         exchange.send(b"HTTP/1.1 200 OK\r\n")
         exchange.socket.settimeout(0.05)
         for number in range(int(BOUND_S / 0.05)):
-            exchange.send(f"X-Slow-{number}: yes\r\n".encode())
-            try:
-                if not exchange.socket.recv(1):
-                    raise ConnectionError("the client closed the connection")
-            except TimeoutError:
-                continue
+            _send_slowly(exchange, f"X-Slow-{number}: yes\r\n".encode())
 
     return act
 

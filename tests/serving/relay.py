@@ -40,6 +40,22 @@ class Entry:
     stdio: bool = False
 
 
+class Notifications:
+    """A queue of the notifications whose method ends so: the URI of each that names one, else its method."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+        self.queue: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hear(self, message: Any) -> None:
+        """Take a message of the server's, as a client's `message_handler`."""
+        if getattr(message, "method", "").endswith(self._ending):
+            self.queue.put_nowait(str(getattr(message.params, "uri", message.method)))
+
+    async def next(self) -> str:
+        return await asyncio.wait_for(self.queue.get(), 300)
+
+
 @dataclass
 class Relay:
     """What a test's work is given: the servers by name, the router, its endpoint."""

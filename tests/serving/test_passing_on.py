@@ -15,7 +15,7 @@ pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 from bundle_router.errors import StorageError
 
 from tests.serving.everything_server import LARGE, PNG, PROMPTS, RESOURCES, TOOLS
-from tests.serving.relay import EVERYTHING, Entry, Relay, relayed
+from tests.serving.relay import EVERYTHING, Entry, Notifications, Relay, relayed
 
 ERAS = ("legacy", "auto")
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
@@ -322,14 +322,9 @@ def test_changes_of_the_lists_of_resources_and_prompts_reach_clients_of_both_era
     from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, listen
 
     async def work(relay: Relay) -> None:
-        heard: asyncio.Queue[str] = asyncio.Queue()
-
-        async def hear(message: Any) -> None:
-            if "list_changed" in getattr(message, "method", ""):
-                heard.put_nowait(message.method)
-
+        heard = Notifications("list_changed")
         async with (
-            site.client(relay.endpoint, "legacy", message_handler=hear) as old,
+            site.client(relay.endpoint, "legacy", message_handler=heard.hear) as old,
             site.client(relay.endpoint) as new,
             listen(new.session, prompts_list_changed=True, resources_list_changed=True) as stream,
         ):
@@ -337,7 +332,7 @@ def test_changes_of_the_lists_of_resources_and_prompts_reach_clients_of_both_era
             assert new.server_capabilities.resources.list_changed
             await old.list_prompts()
             relay.servers["every"].change_lists()
-            told = {await asyncio.wait_for(heard.get(), 300) for _ in range(2)}
+            told = {await heard.next() for _ in range(2)}
             assert told == {"notifications/resources/list_changed", "notifications/prompts/list_changed"}
             events = [await asyncio.wait_for(anext(stream), 300) for _ in range(2)]
             assert sorted(map(type, events), key=str) == sorted((PromptsListChanged, ResourcesListChanged), key=str)
@@ -486,26 +481,21 @@ def test_a_client_of_the_handshake_era_hears_of_a_resource_it_follows_until_it_d
     site: Any, tmp_path: Path
 ) -> None:
     async def work(relay: Relay) -> None:
-        heard: asyncio.Queue[str] = asyncio.Queue()
-
-        async def hear(message: Any) -> None:
-            if getattr(message, "method", "") == "notifications/resources/updated":
-                heard.put_nowait(str(message.params.uri))
-
+        heard = Notifications("resources/updated")
         upstream = relay.servers["every"]
-        async with site.client(relay.endpoint, "legacy", message_handler=hear) as connected:
+        async with site.client(relay.endpoint, "legacy", message_handler=heard.hear) as connected:
             assert connected.server_capabilities.resources.subscribe
             await connected.session.subscribe_resource("test://watched-resource")
             upstream.update("test://static-text")
             upstream.update("test://watched-resource")
-            assert await asyncio.wait_for(heard.get(), 300) == "test://watched-resource"
+            assert await heard.next() == "test://watched-resource"
             (row,) = relay.passed()
             assert (row["method"], row["outcome"]) == ("resources/subscribe", "ok")
             await connected.session.unsubscribe_resource("test://watched-resource")
             await connected.session.subscribe_resource("test://static-text")
             upstream.update("test://watched-resource")
             upstream.update("test://static-text")
-            assert await asyncio.wait_for(heard.get(), 300) == "test://static-text"
+            assert await heard.next() == "test://static-text"
 
     relayed(tmp_path, work)
 
@@ -515,14 +505,9 @@ def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_bo
     from mcp.client.subscriptions import ResourceUpdated, listen
 
     async def work(relay: Relay) -> None:
-        heard: asyncio.Queue[str] = asyncio.Queue()
-
-        async def hear(message: Any) -> None:
-            if getattr(message, "method", "") == "notifications/resources/updated":
-                heard.put_nowait(str(message.params.uri))
-
+        heard = Notifications("resources/updated")
         upstream, uri = relay.servers["every"], "test://watched-resource"
-        async with site.client(relay.endpoint, "legacy", message_handler=hear) as old:
+        async with site.client(relay.endpoint, "legacy", message_handler=heard.hear) as old:
             await old.session.subscribe_resource(uri)
             async with (
                 site.client(relay.endpoint) as new,
@@ -530,7 +515,7 @@ def test_changes_that_a_server_of_the_handshake_era_tells_of_reach_clients_of_bo
             ):
                 upstream.update("test://static-text")
                 upstream.update(uri)
-                assert await asyncio.wait_for(heard.get(), 300) == uri
+                assert await heard.next() == uri
                 assert await asyncio.wait_for(anext(stream), 300) == ResourceUpdated(uri=uri)
             assert list(upstream.subscribed) == [uri], "once for both, and still for the one that stays"
             error = await refused(old.session.subscribe_resource("test://nobodys"))

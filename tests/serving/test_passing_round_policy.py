@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
 from bundle_router import Step, StepPolicy
 
-from tests.serving.relay import Entry, Relay, relayed
+from tests.serving.relay import Entry, Notifications, Relay, relayed
 
 HIDDEN = {"the decision does not show it": Entry(shown=False), "nothing of it is let through": Entry(pass_through=())}
 
@@ -82,22 +81,17 @@ def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away
     from bundle_router import Router
 
     async def work(relay: Relay) -> None:
-        heard: asyncio.Queue[str] = asyncio.Queue()
-
-        async def hear(message: Any) -> None:
-            if getattr(message, "method", "") == "notifications/resources/updated":
-                heard.put_nowait(str(message.params.uri))
-
+        heard = Notifications("resources/updated")
         named = await relay.router.endpoint.decision_id("r") if by.startswith("a decision") else None
         upstream, uris = relay.servers["every"], ("test://watched-resource", "test://static-text")
         async with (
-            site.client(relay.endpoint, "legacy", decision=named, message_handler=hear) as connected,
-            site.client(relay.endpoint, "legacy", run_id="free", message_handler=hear) as other,
+            site.client(relay.endpoint, "legacy", decision=named, message_handler=heard.hear) as connected,
+            site.client(relay.endpoint, "legacy", run_id="free", message_handler=heard.hear) as other,
         ):
             await connected.session.subscribe_resource(uris[0])
             await other.session.subscribe_resource(uris[1])
             upstream.update(uris[0])
-            assert await asyncio.wait_for(heard.get(), 300) == uris[0]
+            assert await heard.next() == uris[0]
             narrow = Step(run_id="r", workflow="w", role="r", step="s", policy=StepPolicy(deny=("bundle:every.*",)))
             if named:
                 await relay.router.route(narrow)
@@ -111,7 +105,7 @@ def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away
                     await elsewhere.route(narrow)
             for uri in (*uris, *uris):
                 upstream.update(uri)
-            assert [await asyncio.wait_for(heard.get(), 300) for _ in range(2)] == [uris[1]] * 2
+            assert [await heard.next() for _ in range(2)] == [uris[1]] * 2
 
     async def both(relay: Relay) -> None:
         await relay.router.route(Step(run_id="free", workflow="w", role="r", step="s"))
