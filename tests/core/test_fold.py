@@ -149,10 +149,10 @@ def test_a_branch_has_its_newest_decision_its_last_steps_and_the_principals_are_
 
 
 def test_a_decision_that_is_only_passed_over_need_not_be_read_whole() -> None:
-    early = {**decided("d0").to_json(), "seq": 0, "key": "k"}
+    early, late = json.loads(encode([decided("d0").to_json(), decided("d1").to_json()]))
     del early["facts"]
     fold = RunFold()
-    fold.take_all([early, {**decided("d1").to_json(), "seq": 1}])
+    fold.take_all([early | {"seq": 0, "key": "k"}, late | {"seq": 1}])
     assert (fold.keyed_decision("k"), len(fold.recent(""))) == (0, 2)
     newest = fold.decided("")
     assert newest is not None

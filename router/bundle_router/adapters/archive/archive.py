@@ -260,11 +260,9 @@ class RunArchive(ABC):
                 yield value
 
     def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        try:
-            return read(record)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"does not fit its type: {type(error).__name__}: {error}"
-            raise CorruptRun(f"record {record['seq']} of run {run_id!r} {why}", advice=ADVICE) from None
+        if record.get("run_id", run_id) != run_id:
+            raise CorruptRun(f"record {record['seq']} of run {run_id!r} is not of this run, by its field 'run_id'")
+        return read({"run_id": run_id, **record})
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
         """Return one record with all that checks it elsewhere. Raises UnknownRun, RequestError, CorruptRun."""

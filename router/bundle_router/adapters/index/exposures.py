@@ -69,7 +69,7 @@ class Exposures:
             if catalog is None:
                 return None
             placement, _ = placement_of(catalog, decided)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, CorruptRun):
             return None
         rows = [
             {"tool": row.name, "bundle": row.bundle, "place": place, "tokens": row.tokens}

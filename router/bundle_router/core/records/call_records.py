@@ -6,19 +6,28 @@ The rules are those of `decision_record`. `read_record` returns the value of any
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_type_hints
 
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.records.decision_record import DecisionRecord, Json
+from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _ENDING: Final = ("outcome", "code", "result")
+_EMPTY_AS_NULL: Final = ("arguments", "bundle", "via", "key", "branch", "writer", "arguments_digest", "cached_from")
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle that it was asked for through."""
+
+
+def _forms() -> Mapping[str, Any]:
+    """Return the forms of the fields of any line (see `field_types`). A name has one type in all of them."""
+    kinds = (CallStarted, CallFinished, RequestPassed, SubRunOpened)
+    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+    return hints | dict.fromkeys(_EMPTY_AS_NULL, str | None) | {"joined": [{"bundle": str, "tool": str}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +133,9 @@ class CallStarted(_ToolCall):
         return record
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
-        """Return the record of a line. Raises KeyError or TypeError for another line."""
+        """Return the record of a line. Raises CorruptRun for another line."""
         own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
         return cls(**cls._call_from(record), **own_fields)
 
@@ -167,8 +177,9 @@ class CallFinished(_ToolCall):
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, record: Mapping[str, Any]) -> CallFinished:
-        """Return the record of a line. Raises KeyError or TypeError for another line."""
+        """Return the record of a line. Raises CorruptRun for another line."""
         shaped = record.get("shaped")
         return cls(
             **cls._call_from(record),
@@ -212,8 +223,9 @@ class RequestPassed(_CallLine):
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
-        """Return the record of a line. Raises KeyError or TypeError for another line."""
+        """Return the record of a line. Raises CorruptRun for another line."""
         own_fields = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
         return cls(**cls._line_from(record), **_ending_fields(record), **own_fields)
 
@@ -235,8 +247,9 @@ class SubRunOpened:
         return {**line, "run_id": self.run_id, "sub_run_id": self.sub_run_id}
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, record: Mapping[str, Any]) -> SubRunOpened:
-        """Return the record of a line. Raises KeyError or TypeError for another line."""
+        """Return the record of a line. Raises CorruptRun for another line."""
         line = {name: record[name] for name in ("run_id", "sub_run_id")}
         return cls(**line, time=record.get("time", ""), seq=record.get("seq", -1))
 
@@ -263,7 +276,7 @@ _KINDS: Final[Mapping[str, type[DecisionRecord | CallStarted | CallFinished | Re
 def read_record(record: Mapping[str, Any]) -> Record | None:
     """Return the value of a line; None for a type that this version does not know.
 
-    Raises KeyError, TypeError or ValueError for a line that does not fit its type.
+    Raises CorruptRun for a line that does not fit its type.
     """
-    kind = _KINDS.get(record.get("type", ""))
+    kind = _KINDS.get(str(record.get("type")))
     return kind.from_json(record) if kind is not None else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
 from bundle_router.core.models import (
     Activation,
@@ -34,6 +34,7 @@ from bundle_router.core.models import (
 )
 from bundle_router.core.models.canonical import EncodedObject, EncodedRows, digest, encode, text_of
 from bundle_router.core.models.evidence import Evidence
+from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass, field
 
 DECISION_SCHEMA: Final = "bundle-router.decision/1"
@@ -53,6 +54,21 @@ _ANSWERED: Final = ("source", "reason", "justification")
 _PENDING: Final = "it is still being asked for its tools"
 """How reasons begin that concern a pending server, in records that do not name it: those are as degraded as they say.
 """
+
+
+def _forms() -> Mapping[str, Any]:
+    """Return the forms of a line's fields (see `field_types`)."""
+    reply = {**get_type_hints(Answer), "heard": str, "key": str, "failure": str | None}
+    return {
+        **get_type_hints(DecisionRecord), **get_type_hints(Decision), "principal": str,
+        **dict.fromkeys(("key", "branch", "parent_decision_id", "root"), str | None),
+        "step": {**get_type_hints(Step), "labels": [{"name": str, "value": str}]},
+        "facts": {"pending": list[str], "capabilities": list[str], "unavailable": [{"server": str, "why": str}],
+                  "drifted": [{"server": str, "tool": str}], "grants": list[Grant],
+                  "revisions": [{"name": str, "revision": str}]},
+        "reply": (reply | {"dropped": [{"id": str, "code": str}]}, None),
+        "activation": {"before": list[Entry], "after": list[Entry], "evicted": list[str]},
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +117,9 @@ class DecisionRecord:
         return record | {name: text for name, text in later.items() if text}
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, record: Mapping[str, Any]) -> DecisionRecord:
-        """Return the decision record of a line. Raises KeyError, TypeError or ValueError for another line."""
+        """Return the decision record of a line. Raises CorruptRun for another line."""
         return cls(
             decision=decision_from(record),
             step=step_from(record),
@@ -137,8 +154,9 @@ class DecisionLine:
         return cls(decision.seq, decision.decision_id, step.principal, address, recent)
 
     @classmethod
+    @checked(_forms)
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
-        """Return the parts of a line. Raises KeyError or TypeError for a line that is no decision."""
+        """Return the parts of a line. Raises CorruptRun for a line that is no decision."""
         step = line["step"]
         address = (line.get("branch") or "", step["workflow"], step["role"], step["step"], line.get("key") or "")
         recent = RecentStep(*address[2:4], step.get("goal", ""), tuple(row["id"] for row in line["bundles"]))

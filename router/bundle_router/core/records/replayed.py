@@ -65,7 +65,7 @@ def replay(
     """Replay the recorded decision under `catalog`. With `then`, its own catalog, tools are compared too: an edit may
     give a bundle other tools without changing who sees the bundle. `decide` may keep decisions.
 
-    Raises KeyError, TypeError or ValueError on a record that is not a decision.
+    Raises CorruptRun on a record that is not a decision.
     """
     record = recorded if isinstance(recorded, DecisionRecord) else DecisionRecord.from_json(recorded)
     step, facts, reply, past = record.step, record.facts, record.reply, record.decision

@@ -87,7 +87,7 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepL
     """Return the steps of one run, from its records in the order of their `seq`. Later corrections override earlier
     ones.
 
-    Raises KeyError, TypeError or ValueError for a malformed record.
+    Raises CorruptRun for a malformed record.
     """
     opened: dict[str, _Open] = {}
     recent: deque[RecentStep] = deque(maxlen=RECENT)

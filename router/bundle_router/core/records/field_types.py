@@ -1,0 +1,64 @@
+"""The types of a line's fields: a chain says that a line is as it was sealed, not that this program wrote it.
+
+They are those of the value that a line is read into; what is written in another form, its reader names. Types alone are
+checked: an unknown field is nobody's concern, and a word of a closed list may be one of a later version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import cache, wraps
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+from pydantic_core import SchemaValidator, ValidationError
+
+from bundle_router.errors import CorruptRun
+
+V = TypeVar("V")
+Read = Callable[[type[V], Mapping[str, Any]], V]
+
+
+def checked(forms: Callable[[], Mapping[str, Any]]) -> Callable[[Read[V]], Read[V]]:
+    """Decorate what reads a line whose fields have these forms (see `_schema`): it raises CorruptRun, which names the
+    record and the field, for a line that does not fit."""
+    validator = cache(lambda: SchemaValidator(_schema(forms())))
+
+    def decorate(read: Read[V]) -> Read[V]:
+        def read_checked(cls: type[V], line: Mapping[str, Any]) -> V:
+            try:
+                validator().validate_python(line, strict=True)
+                return read(cls, line)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                why = f"record {line.get('seq')} of run {line.get('run_id')!r} does not fit its type: {_reason(error)}"
+                raise CorruptRun(why, advice="bundle-router did not write it, whatever its chain says") from None
+
+        return wraps(read)(read_checked)
+
+    return decorate
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return f"field {place.lstrip('.')!r}: {first['msg']}"
+
+
+def _schema(form: Any) -> Any:
+    """Return pydantic's schema of a type, of `[form]` (a list), `(form, None)`, or `{name: form}` (an object)."""
+    if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
+        form = get_type_hints(form)
+    if isinstance(form, dict):
+        fields = {name: {"type": "typed-dict-field", "schema": _schema(of)} for name, of in form.items()}
+        return {"type": "typed-dict", "fields": fields, "total": False}
+    parts = form if isinstance(form, list | tuple) else get_args(form)
+    if isinstance(form, list) or get_origin(form) in (list, tuple):
+        return {"type": "list", "items_schema": _schema(parts[0])}
+    if None in parts or type(None) in parts:
+        return {"type": "nullable", "schema": _schema(parts[0])}
+    if get_origin(form) is Literal:
+        return {"type": "str"}
+    return {"type": form.__name__ if form in (str, int, float, bool) else "any"}
