@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_learning_prints_what_it_would_change_and_writes_nothing(place: Path) ->
     printed = run(place, "learn").stdout
     assert "20 runs, 40 steps, 40 of them labelled" in printed
     assert "newest runs: right bundle first" in printed
+    assert re.search(r"memory: on: replay gains \+0\.\d+, where what is needed is new [+-]0\.\d+\n", printed)
     assert "in force: nothing; proposed: memory sha256:" in printed
     assert "bundle-router learn --accept" in printed
     assert "tidy / agent / files.find" in printed

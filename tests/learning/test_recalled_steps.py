@@ -126,7 +126,12 @@ def test_what_words_can_not_learn_is_recalled_by_meaning(house: Any) -> None:
     assert learning.memory.memory.recollection is not None
     assert words.memory.after.first < 0.6 < 0.85 < learning.memory.after.first
     assert "by meaning too" in learning.memory.recall
-    assert learning.to_json()["memory"]["recall"]["on"] is True
+    found = learning.to_json()
+    assert found["memory"]["recall"]["on"] is True
+    assert found["memory"]["recall"]["new"] > -0.01, "steps whose bundles were held out are replayed, too"
+    assert learning.memory.recall.endswith("over no memory")
+    assert found["embeddings"]["gain"] > found["embeddings"]["sigma"] > 0.0
+    assert words.to_json()["embeddings"] is None
 
 
 def test_where_meaning_tells_nothing_words_alone_are_proposed(kit: Any, deployment: Any) -> None:

@@ -221,6 +221,9 @@ def _show_fits(learning: Learning) -> None:
         say(f"memory of tools: {'on' if learning.tools.memory is not None else 'not proposed'}: {learning.tools.why}")
         if learning.tools.recall:
             say(f"past steps are compared for tools {learning.tools.recall}")
+    if (tried := learning.embeddings) is not None:
+        advice = "; they lose here: leave [search.embeddings] out" if tried.gain + tried.sigma < 0.0 else ""
+        say(f"embeddings: quality {tried.words:.3f} by words alone, {tried.words + tried.gain:.3f} with them{advice}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")
@@ -231,7 +234,7 @@ def _show_fits(learning: Learning) -> None:
 def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     memory, calibration = learning.memory, learning.calibration
     if memory is not None and memory.replay.trials:
-        yield _replay_row("replay, run by run: quality (mean of first and MRR)", memory)
+        yield _replay_row("replay, run by run: quality (nDCG@10)", memory)
     if memory is not None and memory.before.steps:
         before, after = memory.before, memory.after
         yield "newest runs: right bundle first", before.steps, _fixed(before.first), _fixed(after.first)

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.search.fit import MIN_LABELS, Fit, Recalling, fit_memory
+from bundle_router.core.search.fit import MAX_REPLAYED, MIN_LABELS, Fit, Recalling, fit_memory
 from bundle_router.core.search.memory import NO_VOTES, Label, Memory, bound_labels, count_features, learn, make_examples
 from bundle_router.core.search.passes import order
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request
-from bundle_router.core.search.trials import mean
+from bundle_router.core.search.trials import Witness, difference, mean, quality_of
 from bundle_router.review.evaluation import reciprocal_rank
 from bundle_router.review.learning.labels import LabelledStep
 
@@ -60,6 +60,26 @@ class MemoryFit:
     after: Quality
     recall: str = ""
     """Why past steps are, or are not, recalled by meaning. Empty without an embedder."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsTrial:
+    """The quality of past steps as ranked by words alone, without a memory, and what embeddings add to it."""
+
+    words: float
+    gain: float
+    sigma: float
+
+
+def try_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingsTrial | None:
+    """Rank the newest steps without and with embeddings. None if there is no embedder, or no step."""
+    asked = steps[-MAX_REPLAYED:]
+    if search.vectors is None or not asked:
+        return None
+    ways = [base_scores(asked, one) for one in (replace(search, vectors=None), search)]
+    words, both = ([quality_of(scores[step.label], step.counted) for step in asked] for scores in ways)
+    found = difference(both, words, [Witness(step.counted, step.past.run_id) for step in asked])
+    return EmbeddingsTrial(mean(words), found.mean, found.sigma)
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:
@@ -147,6 +167,7 @@ class _Fitting:
             )
             return replace(words, recall=why)
         why = f"by meaning too: replay gains {recall.after - recall.before:+.3f} over words alone"
+        why += f", where what is needed is new {recall.new:+.3f} over no memory"
         return replace(words, memory=recall.memory, enough=True, after=after, recall=why)
 
     def _measure(self, memory: Memory | None) -> Quality:

@@ -10,7 +10,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.ranking import Search
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
-from bundle_router.review.learning.fitting import MemoryFit, fit, fit_tools
+from bundle_router.review.learning.fitting import EmbeddingsTrial, MemoryFit, fit, fit_tools, try_embeddings
 from bundle_router.review.learning.labels import Labelled, label_steps
 from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
@@ -29,6 +29,7 @@ class Learning:
     labelled: Labelled
     memory: MemoryFit | None
     tools: MemoryFit | None
+    embeddings: EmbeddingsTrial | None
     calibration: CalibrationFit | None
     proposals: Proposals
     now: LearnedValues
@@ -63,6 +64,7 @@ class Learning:
             },
             "memory": _memory_json(self.memory),
             "tools": _memory_json(self.tools),
+            "embeddings": asdict(self.embeddings) if self.embeddings is not None else None,
             "calibration": _calibration_json(self.calibration),
             "proposals": {
                 "routes": [asdict(row) for row in self.proposals.routes],
@@ -97,6 +99,7 @@ def learn(
         labelled=labelled,
         memory=memory,
         tools=tools,
+        embeddings=try_embeddings(labelled.steps, search) if search is not None else None,
         calibration=calibration,
         proposals=propose(past, labelled.steps, catalogs, current, search, after=after),
         now=now,
@@ -132,6 +135,7 @@ def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:
         "replay": {
             "before": replay.before,
             "after": replay.after,
+            "new": replay.new,
             "trials": [asdict(trial) for trial in replay.trials],
         },
         "recall": _recall_json(fitted),
@@ -145,7 +149,8 @@ def _recall_json(fitted: MemoryFit) -> dict[str, Any] | None:
         return None
     on = fitted.memory is not None and fitted.memory.recollection is not None
     trials = [asdict(trial) for trial in recall.trials]
-    return {"on": on, "why": fitted.recall, "before": recall.before, "after": recall.after, "trials": trials}
+    return {"on": on, "why": fitted.recall, "before": recall.before, "after": recall.after, "new": recall.new,
+            "trials": trials}  # fmt: skip
 
 
 def _calibration_json(fitted: CalibrationFit | None) -> dict[str, Any] | None:
