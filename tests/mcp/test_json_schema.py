@@ -337,6 +337,65 @@ def test_the_verdict_is_that_of_the_reference_library(schema: Any, value: Any) -
     assert fits(root, value) == jsonschema.Draft202012Validator(root).is_valid(value)
 
 
+_texts = st.sampled_from("abc")
+_parts = st.fixed_dictionaries(
+    {"type": st.sampled_from(TYPES) | st.lists(st.sampled_from([*TYPES, "text"]), max_size=2)},
+    optional={"enum": st.lists(_texts | VALUES, max_size=3), "title": _texts, "format": st.just("date")},
+)
+_objects = st.fixed_dictionaries(
+    {"type": st.sampled_from(["object", "object", "array"])},
+    optional={
+        "properties": st.dictionaries(_texts, _parts | _schemas(st.booleans()), max_size=3),
+        "required": st.lists(_texts, max_size=2),
+        "additionalProperties": st.booleans(),
+        "description": _texts,
+        "$schema": st.sampled_from([D4, D7, D2019]),
+    },
+)
+
+
+@given(
+    schema=_objects | st.recursive(st.booleans(), _schemas, max_leaves=8).filter(lambda one: isinstance(one, dict)),
+    value=st.dictionaries(_texts, _texts | VALUES, max_size=3) | VALUES,
+)
+def test_what_is_accepted_at_a_glance_is_accepted_by_the_whole_check(schema: Any, value: Any) -> None:
+    ready = JsonSchema(schema)
+    if ready.accepts(value):
+        with contextlib.suppress(Unchecked):  # that counts as valid
+            assert ready.problems(value, CHECK_STEPS) == []
+
+
+FLAT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "kind": {"type": "string", "enum": ["a", "b"]}, "n": {"type": "number"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "accepted"),
+    [
+        ({"text": "x"}, True),
+        ({"text": "x", "kind": "a", "n": 1}, True),
+        ({"text": "x", "kind": "c"}, False),
+        ({"text": "x", "kind": ["a"]}, False),
+        ({"text": "x", "n": True}, False),
+        ({"text": "x", "more": 1}, False),
+        ({"kind": "a"}, False),
+        ({"text": 1}, False),
+        ([], False),
+    ],
+)
+def test_plain_arguments_are_accepted_at_a_glance_and_others_are_checked(value: Any, accepted: bool) -> None:
+    assert JsonSchema(FLAT).accepts(value) is accepted is fits(FLAT, value)
+
+
+@pytest.mark.parametrize("more", [{"minProperties": 0}, {"$ref": "#"}, {"required": "text"}, {"properties": []}])
+def test_a_schema_that_says_more_accepts_nothing_at_a_glance(more: dict[str, Any]) -> None:
+    assert not JsonSchema(FLAT | more).accepts({"text": "x"})
+
+
 MIB = 1024 * 1024
 NUMBERS = list(range(150_000))
 OBJECTS = [{"id": i, "b": str(i)} for i in range(45_000)]

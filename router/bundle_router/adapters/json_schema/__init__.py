@@ -46,6 +46,8 @@ class SchemaChecker:
     async def problems(self, name: str, schema: Mapping[str, Any], value: Any) -> Sequence[str]:
         """Return the errors of the value, one sentence each. `name` identifies the schema in the cache."""
         ready = self._kept_schema(name, schema)
+        if ready.accepts(value):
+            return ()
         try:
             return ready.problems(value, INLINE_STEPS)
         except OutOfSteps:

@@ -119,6 +119,20 @@ class JsonSchema:
         self._anchors: Mapping[str, Any] | None = None
         self._targets: dict[str, Any] = {}
         self._equals: dict[int, frozenset[str]] = {}
+        self._flat = _flat(root)
+
+    def accepts(self, value: Any) -> bool:
+        """Return True only if `problems` finds none. That is quick to tell of objects whose parts have plain types."""
+        if self._flat is None or type(value) is not dict or len(value) > MANY_PARTS:
+            return False
+        required, allowed, others = self._flat
+        if not value.keys() >= required:
+            return False
+        for name, part in value.items():
+            fitting = allowed.get(name, others)
+            if type(part) not in fitting and (type(part) is not str or part not in fitting):
+                return False
+        return True
 
     def problems(self, value: Any, steps: int, pause: Callable[[], object] = bool) -> list[str]:
         """Return the errors of the value, one sentence each, at most 20. Raises Unchecked, at the latest after
@@ -317,6 +331,38 @@ def _plan(schema: Mapping[str, Any], draft: int) -> Plan:
         if name.startswith("unevaluated"):
             plan[""] = []
     return {kind: tuple(rows) for kind, rows in plan.items()}
+
+
+_TYPES: Final[Mapping[Any, tuple[type, ...]]] = {
+    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
+    "boolean": (bool,), "null": (type(None),),
+}  # fmt: skip
+_FLAT: Final = frozenset(("type", "properties", "required", "additionalProperties"))
+
+
+def _flat(schema: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, frozenset[Any]], frozenset[Any]] | None:
+    """Return the required names, and what is plainly fine for each property and for others: types, and texts of an
+    `enum`. None if a keyword of the schema itself says more."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    rest = schema.get("additionalProperties", True)
+    is_flat = schema.get("type") == "object" and not (KEYWORDS.keys() & schema.keys()) - _FLAT
+    if not is_flat or type(properties) is not dict or type(required) is not list or type(rest) is not bool:
+        return None
+    if len(properties) > MANY_PARTS or not all(isinstance(name, str) for name in required):
+        return None
+    others = frozenset(kind for kinds in _TYPES.values() for kind in kinds) if rest else frozenset()
+    return frozenset(required), {name: _plainly_fine(inner) for name, inner in properties.items()}, others
+
+
+def _plainly_fine(schema: Any) -> frozenset[Any]:
+    """Return the types, or the texts, that fit a schema which says nothing else; else nothing."""
+    said = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
+    names, texts = (schema.get("type"), schema.get("enum")) if said <= {"type", "enum"} else (None, None)
+    if texts is not None:
+        is_plain = names == "string" and isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        return frozenset(texts if is_plain else ())
+    kinds = [_TYPES.get(name, ()) for name in (names if isinstance(names, list) else (names,)) if isinstance(name, str)]
+    return frozenset(kind for found in kinds for kind in found)
 
 
 def _draft(uri: Any) -> int:
