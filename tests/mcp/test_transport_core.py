@@ -12,7 +12,7 @@ from bundle_router.adapters.mcp.lists import RETRY_S, Freshness
 from bundle_router.adapters.mcp.wires import resolve_references
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
-from bundle_router.core.tools.transport.blocks import blocks_of
+from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for, lifetime_s
 from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection, Leases
 from bundle_router.core.tools.transport.definitions import Pages
@@ -403,6 +403,31 @@ IMAGES = [{"type": "image", "data": "AAEC"}]
 )
 def test_blocks_of_a_result(result: dict[str, Any], blocks: tuple[Any, ...]) -> None:
     assert blocks_of(result, 3) == blocks
+
+
+NOTHING, INFINITE = float("nan"), float("-inf")
+
+
+@given(st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+def test_what_is_no_number_becomes_null_wherever_it_is(value: dict[str, Any]) -> None:
+    held = {"a": [value, NOTHING, {"b": INFINITE}], "c": NOTHING, "d": [[value]]}
+    assert take_out_nan(held)
+    assert held == {"a": [value, None, {"b": None}], "c": None, "d": [[value]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "is_small"),
+    [
+        ({"a": ["x" * 400]}, True),
+        ({"a": ["x" * 500]}, False),
+        ({"x" * 500: 1}, False),
+        ({"a": [{"b": 1}] * 20}, False),
+        ({"a": {"b": {"c": [1] * 40}}}, False),
+        ({"a": [1] * 20, "b": {"c": "x" * 40}}, True),
+    ],
+)
+def test_looking_for_what_is_no_number_stops_in_a_large_result(value: dict[str, Any], is_small: bool) -> None:
+    assert take_out_nan(value, 500) is is_small
 
 
 @given(st.lists(st.fixed_dictionaries({}, optional={"tools": JSON, "nextCursor": JSON, "ttlMs": JSON}), max_size=5))

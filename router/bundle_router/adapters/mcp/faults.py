@@ -142,9 +142,11 @@ MAX_MESSAGE: Final = 2_000
 """Maximum characters of a server's error message that are passed on."""
 
 
-def read_answer(name: str, raw: Mapping[str, Any], max_blocks: int, client: Client | None) -> RawResult:
-    """Return the result of a call. A request for input is passed to the client; without a client it is an error."""
-    take_out_nan(raw)
+def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client | None, *, has_nan: bool) -> RawResult:
+    """Return the result of a call. A request for input is passed to the client; without a client it is an error.
+    `has_nan`: it may hold NaN."""
+    if has_nan:
+        take_out_nan(raw)
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
@@ -160,7 +162,7 @@ def read_answer(name: str, raw: Mapping[str, Any], max_blocks: int, client: Clie
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def read_reply(name: str, raw: Mapping[str, Any], client: Client | None) -> ServerReply:
+def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerReply:
     """Return the reply to a request other than a call."""
     take_out_nan(raw)
     answer = ServerReply(raw)

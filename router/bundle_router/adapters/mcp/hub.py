@@ -40,10 +40,9 @@ from bundle_router.adapters.mcp.pool import ResourceSubscriptions, SessionPool, 
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
-from bundle_router.core.models import Data
 from bundle_router.core.models.breaker import Breaker, End, Ticket
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
-from bundle_router.core.tools.shaping import is_small
+from bundle_router.core.tools.transport.blocks import take_out_nan
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.concurrency import Gate
 from bundle_router.core.tools.transport.pass_through import ServerReply
@@ -173,8 +172,9 @@ class Hub:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
             await self._note_unexpected(server, tool, scope, raw)
-            reading = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-            return reading() if is_small((Data(raw),), _INLINE_CHARS) else await run_in_turn("taken_apart", reading)
+            is_small = take_out_nan(raw, _INLINE_CHARS)
+            reading = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client, has_nan=not is_small)
+            return reading() if is_small else await run_in_turn("taken_apart", reading)
 
         try:
             result = await self._run_queued(server, name, work, timeout_s)

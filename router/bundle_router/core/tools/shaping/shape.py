@@ -294,7 +294,7 @@ def says_failed(value: Any) -> bool:
 # --- how much work a result is ----------------------------------------------------------------------------------------
 # Counting stops as soon as the answer is known.
 
-_EACH: Final = 16
+EACH: Final = 16
 """Weight of a value besides its characters: an array of a thousand numbers is no small result."""
 
 
@@ -303,7 +303,7 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
     left = max_chars
     for block in blocks:
         if isinstance(block, Text):
-            left -= len(block.text) + _EACH
+            left -= len(block.text) + EACH
         elif isinstance(block, Data):
             left = _budget_left(block.value, left)
         else:
@@ -318,7 +318,7 @@ def _budget_left(value: Any, left: int) -> int:
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()
-        left -= _EACH
+        left -= EACH
         if isinstance(value, str):
             left -= len(value)
         elif isinstance(value, (list, tuple)):

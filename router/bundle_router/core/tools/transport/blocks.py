@@ -16,22 +16,31 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.tools.shaping.shape import EACH
 
 _SLICE: Final = 256 * 1024
 _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
 
 
-def take_out_nan(value: Any) -> None:
-    """Replace NaN and the infinities in the value by null, in place, as JavaScript does."""
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        for key, inner in item.items() if isinstance(item, dict) else enumerate(item):
+def take_out_nan(value: dict[str, Any], max_chars: float = math.inf) -> bool:
+    """Replace NaN and the infinities in the value by null, in place, as JavaScript does. Stop, and return False, where
+    the value has more than `max_chars`, roughly."""
+    waiting: list[Any] = [value]
+    for item in waiting:
+        max_chars -= EACH * len(item)
+        if type(item) is dict:
+            max_chars -= len("".join(item))
+        if max_chars < 0:
+            return False
+        for key, inner in item.items() if type(item) is dict else enumerate(item):
             kind = type(inner)  # the parser makes no other
-            if kind is dict or kind is list:
+            if kind is str:
+                max_chars -= len(inner)
+            elif kind is dict or kind is list:
                 waiting.append(inner)
             elif kind is float and not math.isfinite(inner):
                 item[key] = None
+    return max_chars >= 0
 
 
 def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
