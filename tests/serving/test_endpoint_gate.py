@@ -219,6 +219,23 @@ def test_a_message_that_is_too_large_is_refused_by_its_length_and_by_its_bytes(s
     site.serve(work)
 
 
+def test_a_client_that_asks_whether_to_send_its_body_is_told_to(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        body, more = (
+            b'{"jsonrpc":"2.0","method":"notifications/nothing"}',
+            "EXPECT:  100-Continue \r\nMCP-Protocol-Version",
+        )
+        whole = site.request(endpoint, body=body, more=f"{more}: 2026-07-28")
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(whole.removesuffix(body))
+        assert (await site.read_answer(reader)).status == 100
+        writer.write(body)
+        assert (await site.read_answer(reader)).status == 202
+        writer.close()
+
+    site.serve(work)
+
+
 def test_a_body_that_does_not_arrive_costs_its_own_connection(site: Any, leap: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         slow = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(20)]

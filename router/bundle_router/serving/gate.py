@@ -96,6 +96,8 @@ def destination_of(raw_path: bytes) -> Destination | None:
 
 def values_of(headers: Headers, name: bytes) -> list[bytes]:
     """Return every value of a header, in order."""
+    if len(once := dict(headers)) == len(headers):  # no name twice: found without a look at each
+        return [once[name]] if name in once else []
     return [value for found, value in headers if found == name]
 
 
@@ -113,11 +115,7 @@ def is_json(headers: Headers) -> bool:
 
 def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else None."""
-    named: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
-    for name, value in headers:
-        if name in named:
-            named[name].append(value)
-    hosts, origins, sites = named.values()
+    hosts, origins, sites = (values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
     if len(hosts) != 1 or hosts[0] not in own.hosts:
         return Refusal(421, "wrong_host", f"The header Host must be {own.words}.", advice=_NAME)
     if len(origins) > 1 or any(origin not in own.origins for origin in origins):

@@ -106,7 +106,10 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > MAX_HEAD_BYTES:
             raise _RefusedHead
-        super().on_header(name, value.strip())
+        name = name.lower()
+        if name == b"expect" and value.strip().lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value.strip()))  # uvicorn's own method does just this, with one call more a header
 
     def on_headers_complete(self) -> None:
         self._in_head = False

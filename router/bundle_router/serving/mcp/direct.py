@@ -27,6 +27,7 @@ from opentelemetry import trace
 
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
+from bundle_router.serving.gate import values_of
 
 PING_S: Final = 15.0
 WATCH_S: Final = 0.25
@@ -256,7 +257,7 @@ def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]
     """Return version, method and name in the headers; empty if the headers are not in the plain form."""
     nothing = ("", "", None)
     pairs = [pair for pair in headers if pair[0][:4] == b"mcp-"]
-    accepted = [value for name, value in headers if name == b"accept"]
+    accepted = values_of(headers, b"accept")
     of_mcp = dict(pairs)
     method = of_mcp.get(b"mcp-method", b"")
     if len(accepted) != 1 or _NAMES.get(method) != len(pairs):
