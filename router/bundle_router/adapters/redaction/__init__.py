@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any, Final
 
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
@@ -89,9 +90,11 @@ class SecretRedactor:
         One pass over those that were not checked before, without walking over values.
         """
         clean = self._clean  # read before the rules: texts that old rules let pass go into the old, unused cache
-        unknown = [text for text in texts if text not in clean]
+        unknown = list(filterfalse(clean.__contains__, texts))
+        if not unknown:
+            return True
         # Joined by two newlines, which end anything that a text began and don't look like folded base64.
-        if unknown and _is_suspicious(self._rules, "\n\n".join(unknown).encode("utf-8", "surrogatepass")):
+        if _is_suspicious(self._rules, "\n\n".join(unknown).encode("utf-8", "surrogatepass")):
             return False
         if len(clean) >= MAX_CLEAN:
             clean.clear()

@@ -38,12 +38,13 @@ _LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"
 _LINK_BYTES: Final = 192
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
-_NUMBERS: Final = (int, float, bool)
+_NUMBERS: Final = frozenset((int, float, bool))
 OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
 """Objects of records that hold counts and the router's own words."""
 _OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
 _OWN_IDS: Final = ("call_id", "decision_id")
+_OWN: Final = frozenset((*OWN_FIELDS, *_OWN_IDS))
 _PLACE: Final = re.compile(r"\.[0-9a-f]{8}\.\d+\Z")
 """The end of such an id. The rest is the run's id."""
 _COUNT: Final = re.compile(r'"(?:place|used)":\d+')
@@ -187,12 +188,16 @@ def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     texts: list[str] = []
     encoded: list[str] = []
     for name, value in record.items():
+        if not value:  # many are empty
+            continue
         if type(value) is str:
-            if name in _OWN_IDS:
-                texts.append(_PLACE.sub("", value))
-            elif name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(value):
+            if name not in _OWN:
                 texts.append(value)
-        elif value and type(value) not in _NUMBERS and name not in OWN_OBJECTS:
+            elif name in _OWN_IDS:
+                texts.append(_PLACE.sub("", value))
+            elif not _OWN_VALUE.fullmatch(value):
+                texts.append(value)
+        elif type(value) not in _NUMBERS and name not in OWN_OBJECTS:
             encoded.append(_COUNT.sub("", text_of(value)) if name == "activation" else text_of(value))
     return texts, encoded
 
