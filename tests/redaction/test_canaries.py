@@ -122,8 +122,58 @@ TOKENS: dict[str, str] = {
     "discord-user-token": "mfa." + WORD * 5 + "4nT9", "helicone-key": "sk-helicone-4nt9xv2-mk4pl8n-r3wz6s4-nt9xv2m",
     "openai-session-key": "sess-" + WORD * 2 + "4nT9xV2m", "cursor-key": "key_" + HEX * 4,
     "modal-token": "as-" + WORD + "4nT9xV", "slack-token": "xoxe.xoxp-1-" + WORD * 10,
+    "google-authorization-code": "4/0A" + WORD * 4, "fly-token": "fm2_lJPE" + WORD * 4 + "==",
+    "crates-token": "cio" + WORD * 2, "bedrock-key": "bedrock-api-key-" + "4nT9/V2mK4pL+nR3" * 3,
+    "voyage-key": "pa-" + WORD * 2 + "-_4nT9xV2mK", "mapbox-token": f"sk.eyJ{WORD * 2}.{WORD}4nT9",
+    "facebook-token": "EAAB" + WORD * 5, "adafruit-key": "aio_" + WORD + "4nT9xV2mK4pL",
+    "typeform-token": "tfp_" + WORD * 3, "mailchimp-key": HEX * 2 + "-us21",
+    "yandex-token": f"t1.{WORD * 2}.{WORD * 5}", "contentful-token": "CFPAT-" + WORD * 2 + "4nT9xV2mK4p",
+    "mem0-key": "m0-" + WORD * 2 + "4nT9xV2m", "zep-key": "z_1dWlkIjoi" + WORD * 2,
+    "llamacloud-key": "llx-" + WORD * 3, "cartesia-key": "sk_car_" + WORD * 2,
+    "anyscale-key": "esecret_" + "4nt9xv2mk4pl8nr3" * 2, "browserbase-key": "bb_live_" + WORD * 2,
+    "stytch-secret": f"secret-live-{WORD}{WORD}4n-T9", "inngest-key": "signkey-prod-" + HEX * 4,
+    "trigger-key": "tr_prod_" + WORD * 2, "liveblocks-key": "sk_prod_" + WORD + "-" + WORD * 2,
+    "launchdarkly-key": "sdk-" + UUID, "statsig-key": "secret-" + WORD * 3,
+    "sonar-token": "squ_" + HEX * 2 + "0f9e8d7c", "chromatic-token": "chpt_0f9e8d7c6b5a",
+    "deno-token": "ddp_" + WORD * 2 + "4nT9", "valtown-token": "vtwn_" + WORD * 2, "xata-key": "xau_" + WORD * 2,
 }  # fmt: skip
 KINDS |= {label: (token, "{}") for label, token in TOKENS.items()}
+PLACED: dict[str, str] = {
+    # the rule's label: where a secret of any form stands
+    "password-variable": "MYSQL_PWD={} mysql -u root", "variable-statement": "ENV APP_DB_PASSWORD {}",
+    "pgpass-line": "db.internal:5432:app:bob:{}", "npmrc-auth": "//registry.example.com/:_authToken={}",
+    "xml-secret": "<username>bob</username><password>{}</password>", "yaml-block-password": "password: >-\n  {}",
+    "key-header": "x-goog-api-key: {}", "login-pipe": "echo {} | docker login -u bob --password-stdin",
+    "joined-option": "openssl enc -aes-256-cbc -pass pass:{} -in f", "session-cookie": "PHPSESSID={}",
+    "cookie-object": '[{{"name": "sid", "value": "{}", "domain": ".example.com", "path": "/"}}]',
+    "cookie-text": "<Cookie sid={} for .example.com/>",
+}  # fmt: skip
+KINDS |= {label: ("hunter2x", template) for label, template in PLACED.items()}
+KINDS["code-verifier"] = (WORD * 3, "code=1&code_verifier={}&x=1")
+KINDS |= {
+    "google token of a service": ("ya29.c.b0" + WORD * 2 + "." + WORD, "{}"),
+    "google refresh token in a path": ("1//0" + WORD * 4, "https://example.com/{}/x"),
+    "google refresh token of old": ("1/" + WORD * 2 + "4nT9xV2mK4p", "{}"),
+    "telegram token of any bot": ("123456789:ABC-DEF1234ghIkl-zyx57W2v1u123ew114", "{}"),
+    "openrouter provisioning key": ("sk-or-prov-v1-" + HEX * 4, "{}"),
+    "mysql password among arguments": ("hunter2x", '["mysql", "-uroot", "-p{}", "app"]'),
+    "mysql password on a line of its own": ("hunter2x", "mysql \\\n  -u root \\\n  -p{} \\\n  app"),
+    "sqlcmd": ("hunter2x", "sqlcmd -S db -U sa -P {}"),
+    "ldapsearch": ("hunter2x", "ldapsearch -D cn=a -w {} cn=b"),
+    "7z": ("hunter2x", "7z x a.7z -p{}"),
+    "smbclient": ("hunter2x", "smbclient //h/s -U bob%{}"),
+    "httpie": ("hunter2x", "http -a bob:{} example.com"),
+    "curl user with a sign": ("P@ssw0rd!x9", "curl -u bob:{} https://example.com"),
+    "chpasswd": ("hunter2x", "echo root:{} | sudo chpasswd"),
+    "netrc in another order": ("hunter2x", "machine api.example.com password {} login bob"),
+    "cookie of selenium": ("d41d8cd98f00b204", '{{"sameSite": "Lax", "secure": true, "value": "{}"}}'),
+    "cookie of requests": ("d41d8cd98f00b204", "requests.get(url, cookies={{'sid': '{}'}})"),
+    "second cookie of requests": ("d41d8cd98f00b204", "get(u, cookies={{'theme': 'bright', 'sid': '{}'}})"),
+    "cookie of a jar": ("d41d8cd98f00b204", "Cookie(version=0, name='sid', value='{}', port=None)"),
+    "cookie of libwww": ("d41d8cd98f00b204", 'Set-Cookie3: sid="{}"; path="/"'),
+    "property of hadoop": ("hunter2x", "<name>db.password</name>\n<value>{}</value>"),
+    "gitlab's header": ("hunter2x", "PRIVATE-TOKEN: {}"),
+}
 KINDS["entra secret"] = ("4nT8Q~" + WORD + "4nT9xV2mK4pL8nR", "id|{}|2027")
 
 
@@ -224,6 +274,7 @@ LABELS = {
     "cookie file": "cookie-file", "curl cookie": "curl-cookie", "cookie of a page": "cookie",
     "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
     "entra secret": "entra-client-secret", **dict(zip(TOKENS, TOKENS, strict=True)),
+    **dict(zip(PLACED, PLACED, strict=True)), "code-verifier": "code-verifier",
 }  # fmt: skip
 
 

@@ -34,6 +34,12 @@ HONEST = [
     "mysql -h db -u root -p app && mysqldump --port 3306; curl -b cookies.txt https://example.com",
     "document.cookie is empty; ya29 and 1//0 are prefixes, gsk_ and xai- too; ratio 12345678:AA",
     "re_sendMail_whenSomebodyHasSignedUp names a template",
+    "unzip -l a.zip; docker run -it -p 8080:80 web; zip -r a.zip b; az login; echo done | docker login --help",
+    "<password>your-password</password>, <token>string</token>; the default password is read from a file",
+    "machine learning password reset; cookies = {'theme': 'dark'}; curl -u user:password https://example.com",
+    '{"cookies": {"type": "object"}, "sameSite": "Lax", "secure": true, "value": "string"}',
+    "a/1/b: ratio 4/0A; cio, pa-, aio_, llx-, secret-live- and m0- are prefixes; TESTS_PASS=all; COUNT_PASS=$N",
+    "src/main.c:12:5:error:undeclared; the address *:*:*:*:0001; x-api-key: ${API_KEY}; api-key: required; ENV APP_TOKEN $TOKEN",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 

@@ -198,7 +198,7 @@ def _shared_rules() -> _SharedRules:
     for rank, shape in enumerate(SHAPES, start=1_000):
         finders[len(probes)] = [ShapeRule(shape, rank).hits]
         # A probe may match more than its shape. Without upper bounds the automaton is a third as large.
-        probes.append(re.sub(r"\{0,\d{3,}\}", "*", shape.regex))
+        probes.append(shape.probe or re.sub(r"\{0,\d{3,}\}", "*", shape.regex))
     keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
     labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
     return _SharedRules(tuple(probes), finders, keywords, labels)

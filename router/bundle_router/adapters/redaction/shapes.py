@@ -63,13 +63,15 @@ def is_basic(value: bytes) -> bool:
 @dataclass(frozen=True, slots=True)
 class SecretShape:
     """Every group of `regex` that matched is a secret, except `name`: a group that must pass `is_secret_name`. With
-    `inner`, the groups are regions, and the groups of `inner` in them are the secrets."""
+    `inner`, the groups are regions, and the groups of `inner` in them are the secrets. `probe`: a simpler regex that
+    matches wherever `regex` does."""
 
     id: str
     regex: str
     check: Check = is_value
     name: int = 0
     inner: str = ""
+    probe: str = ""
 
 
 # Printable ASCII that can occur in a URL's user info; passwords with a raw `@` or `:` are common.
@@ -145,9 +147,9 @@ _STRUCTURAL: Final = (
         lambda value: bool(value.strip()),
     ),
 )
-_CHECKS: Final = {"value": is_value, "long": is_long_token, "mixed": is_mixed_token}
+_CHECKS: Final = {"value": is_value, "token": is_token, "long": is_long_token, "mixed": is_mixed_token}
 TOKEN_SHAPES: Final = tuple(
-    SecretShape(row["id"], row["regex"], _CHECKS[row.get("check", "value")])
+    SecretShape(row["id"], row["regex"], _CHECKS[row.get("check", "value")], probe=row.get("probe", ""))
     for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
 )
 SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
