@@ -26,31 +26,50 @@ CONTRAST = (Path(__file__).parent / "contrast.js").read_text("utf-8").partition(
 UNLABELLED = (Path(__file__).parent / "unlabelled.js").read_text("utf-8").partition("\n")[2]
 
 
-@pytest.fixture
-def new_page(browser: BrowserThread) -> Iterator[Callable[..., Any]]:
-    """Opens pages that collect what goes wrong in `page.troubles`. For the browser's thread."""
-    contexts: list[Any] = []
+@pytest.fixture(scope="module")
+def free(browser: BrowserThread) -> Iterator[dict[bool, list[Any]]]:
+    """Pages that no test uses now, with scripts and without: Chromium takes half a CPU second to make one."""
+    kept: dict[bool, list[Any]] = {True: [], False: []}
+    yield kept
+    browser.run(lambda: [page.context.close() for page in kept[True] + kept[False]])
 
-    def opened(scheme: str = "light", width: int = 1280, **more: Any) -> Any:
-        context = browser.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
-        contexts.append(context)
-        page = context.new_page()
+
+@pytest.fixture
+def new_page(browser: BrowserThread, free: dict[bool, list[Any]]) -> Iterator[Callable[..., Any]]:
+    """Opens pages that collect what goes wrong in `page.troubles`. For the browser's thread."""
+    used: list[tuple[bool, Any]] = []
+
+    def made(script: bool) -> Any:
+        page = browser.browser.new_context(java_script_enabled=script).new_page()
         page.set_default_timeout(300_000)
-        page.troubles = []
         page.on("console", lambda message: page.troubles.append(message.text))
         page.on("pageerror", lambda error: page.troubles.append(str(error)))
         page.on("dialog", lambda dialog: (page.troubles.append(f"dialog {dialog.message}"), dialog.dismiss()))
         return page
 
+    def opened(script: bool = True) -> Any:
+        page = free[script].pop() if free[script] else made(script)
+        used.append((script, page))
+        page.troubles = []
+        page.set_viewport_size({"width": WIDTHS["desk"], "height": 900})
+        page.emulate_media(color_scheme="light")
+        return page
+
+    def give_back() -> None:
+        for script, page in used:
+            page.context.clear_cookies()
+            page.goto("about:blank")  # what it showed asks on, and its server may be gone
+            free[script].append(page)
+
     yield opened
-    browser.run(lambda: [context.close() for context in contexts])
+    browser.run(give_back)
 
 
 @browsed
 def test_every_page_is_readable_in_both_schemes_and_at_phone_width(
     new_page: Any, address: str, reader: RunReader, browser: BrowserThread
 ) -> None:
-    page = new_page("light", WIDTHS["desk"])
+    page = new_page()
     for path in some_addresses(reader):
         page.goto(address + path)
         assert page.evaluate(UNLABELLED) == [], path
@@ -209,7 +228,7 @@ QUESTIONS = (
 def test_a_reviewers_question_is_answered_in_three_clicks(
     question: Any, script: bool, new_page: Any, address: str, reader: RunReader, browser: BrowserThread
 ) -> None:
-    page = new_page(java_script_enabled=script)
+    page = new_page(script)
     question(Reviewer(page, address), reader)
     assert page.troubles == []
 
