@@ -39,7 +39,8 @@ HONEST = [
     "machine learning password reset; cookies = {'theme': 'dark'}; curl -u user:password https://example.com",
     '{"cookies": {"type": "object"}, "sameSite": "Lax", "secure": true, "value": "string"}',
     "a/1/b: ratio 4/0A; cio, pa-, aio_, llx-, secret-live- and m0- are prefixes; TESTS_PASS=all; COUNT_PASS=$N",
-    "src/main.c:12:5:error:undeclared; the address *:*:*:*:0001; x-api-key: ${API_KEY}; api-key: required; ENV APP_TOKEN $TOKEN",
+    "src/main.c:12:5:error:undeclared; the address *:*:*:*:0001",
+    "x-api-key: ${API_KEY}; api-key: required; ENV APP_TOKEN $TOKEN",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 
