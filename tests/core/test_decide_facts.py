@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 from bundle_router.core.catalog import Bundle, Policy, Route
-from bundle_router.core.decide.decide import decide, permitted_tools, plan_for
+from bundle_router.core.decide.decide import decide
+from bundle_router.core.decide.plans import permitted_tools, plan_for
 from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Facts, Step
 from bundle_router.testing import small_catalog
 

@@ -20,7 +20,8 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
-from bundle_router.core.decide.decide import Question, decide, decide_without_answer, plan_for, settle
+from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
+from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.models import (
     EFFECTS,

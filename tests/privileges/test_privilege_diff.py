@@ -22,7 +22,7 @@ from bundle_router.core.catalog import (
     Server,
     Settings,
 )
-from bundle_router.core.decide.decide import permitted_tools
+from bundle_router.core.decide.plans import permitted_tools
 from bundle_router.core.models import (
     Activation,
     BinaryForm,

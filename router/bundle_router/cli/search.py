@@ -75,7 +75,7 @@ def _step(arguments: argparse.Namespace, placed: bool) -> Step:
 
 def _permitted_bundles(catalog: Catalog, step: Step) -> frozenset[str]:
     """Return what policy permits at the step, as if every capability were present and every server available."""
-    from bundle_router.core.decide.decide import plan_for
+    from bundle_router.core.decide.plans import plan_for
 
     verdicts = plan_for(catalog, step, ()).verdicts
     names = frozenset(

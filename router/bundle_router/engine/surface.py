@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import Room, room_left, room_of
-from bundle_router.core.decide.decide import permitted_tools, plan_for
+from bundle_router.core.decide.plans import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord

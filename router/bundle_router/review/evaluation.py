@@ -22,7 +22,8 @@ from typing import Final
 from pydantic import AliasChoices, Field, ValidationError
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide.decide import Question, decide, plan_for
+from bundle_router.core.decide.decide import Question, decide
+from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.models import MAX_GOAL, MAX_ITEMS, Activation, Decision, Facts, Frozen, RecentStep, Step
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.search.ranking import NO_MEMORIES, Memories, Search

@@ -15,7 +15,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.activation import room_of
-from bundle_router.core.decide.decide import plan_for
+from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.names import names_in
 from bundle_router.core.tools.exposure.placements import Placement

@@ -18,7 +18,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
-from bundle_router.core.decide.decide import Question, decide, decide_without_answer, permitted_tools, settle
+from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
+from bundle_router.core.decide.plans import permitted_tools
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.models import Activation, Decision, Facts, LocalSettings, Reply, Step
 from bundle_router.core.models.canonical import encode

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bundle_router.core.catalog import Catalog, Route
-from bundle_router.core.decide.decide import plan_for
 from bundle_router.core.decide.mapping import Address
+from bundle_router.core.decide.plans import plan_for
 from bundle_router.core.models.patterns import is_glob
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.tools.shaping import visible
