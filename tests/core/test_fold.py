@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,20 +78,20 @@ def from_lines(records: Sequence[Record]) -> RunFold:
     return fold
 
 
-def from_values(records: Sequence[Record]) -> RunFold:
+def from_values(records: Sequence[Record], *, is_told: bool = False) -> RunFold:
     """As a writer does: each record is taken in once it is written, and an end comes to what was said before."""
     fold = RunFold(2)
     for seq, record in enumerate(records, 7):
         foreseen = fold.spent_after(record) if isinstance(record, CallFinished | RequestPassed) else None
         if isinstance(record, DecisionRecord):
             record = replace(record, decision=replace(record.decision, seq=seq))
-        fold.take(record, seq)
+        fold.take(record, seq, foreseen if is_told else None)
         if isinstance(record, CallFinished | RequestPassed) and fold.branch_of(record.decision_id) is not None:
             assert fold.spent(record.decision_id) == foreseen
     return fold
 
 
-@pytest.fixture(params=[from_lines, from_values])
+@pytest.fixture(params=[from_lines, from_values, partial(from_values, is_told=True)])
 def fold(request: pytest.FixtureRequest) -> Fold:
     made: Fold = request.param
     return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -38,18 +37,14 @@ class SystemCapabilities:
     def __init__(self, clock: Clock, ttl_s: float) -> None:
         self._clock = clock
         self._ttl_ns = int(ttl_s * 1e9)
-        self._lock = threading.Lock()
-        self._known: tuple[tuple[str, ...], frozenset[str]] | None = None
-        self._looked_ns = 0
+        self._known: tuple[tuple[str, ...], frozenset[str], int] | None = None
 
     def present(self, names: Sequence[str]) -> frozenset[str]:
-        wanted = tuple(names)
-        now = self._clock.monotonic_ns()
-        with self._lock:
-            if self._known is None or self._known[0] != wanted or now - self._looked_ns >= self._ttl_ns:
-                self._known = (wanted, frozenset(name for name in wanted if _is_present(name)))
-                self._looked_ns = now
-            return self._known[1]
+        now, known = self._clock.monotonic_ns(), self._known  # one value, so that it is read without a lock
+        if known is None or now >= known[2] or known[0] != tuple(names):
+            found = frozenset(name for name in names if _is_present(name))
+            known = self._known = (tuple(names), found, now + self._ttl_ns)
+        return known[1]
 
 
 def missing_modules(names: Sequence[str]) -> list[str]:

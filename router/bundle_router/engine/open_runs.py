@@ -99,7 +99,7 @@ class OpenRun:
         appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
         self.fold.take_all(appended.news)
         if appended.seq is not None:
-            self.fold.take(record, appended.seq)
+            self.fold.take(record, appended.seq, None if appended.news else spent)
         return appended.seq
 
     def append_end(self, record_of: Callable[[str], CallEnd], *, wait_s: float) -> CallEnd:

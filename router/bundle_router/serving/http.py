@@ -53,7 +53,7 @@ class RequestGate:
             if message["type"] == "http.response.start":
                 scope["begun"] = True
                 headers = list(message.get("headers", ()))
-                present = {name for name, _ in headers}
+                present = dict(headers)
                 message["headers"] = headers + [pair for pair in INERT if pair[0] not in present]
             await send(message)
 

@@ -133,11 +133,12 @@ def count_start(spent: Totals) -> Totals:
 
 def count_end(spent: Totals, question: int, answered: int, result_bytes: int, elapsed_ms: float) -> Totals:
     """Return the totals after an admitted call ended."""
-    pair = (question, answered)
+    pair, before = (question, answered), spent.recent
+    is_again = pair in before
     return Totals(
         calls=spent.calls,
         result_bytes=spent.result_bytes + result_bytes,
         elapsed_ms=spent.elapsed_ms + elapsed_ms,
-        repeats=spent.repeats + 1 if pair in spent.recent else 0,
-        recent=(*(one for one in spent.recent if one != pair), pair)[-WINDOW:],
+        repeats=spent.repeats + 1 if is_again else 0,
+        recent=(*((one for one in before if one != pair) if is_again else before), pair)[-WINDOW:],
     )

@@ -97,8 +97,8 @@ class RunFold:
                 self.take(record, line["seq"])
         return any_came
 
-    def take(self, record: Record, seq: int) -> None:
-        """Take in the record that follows, written at `seq`."""
+    def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
+        """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of it just now."""
         match record:
             case DecisionRecord():
                 branch = self._take_decision(DecisionLine.of(record))
@@ -106,10 +106,10 @@ class RunFold:
             case CallStarted():
                 self._take_start(record, seq)
             case CallFinished():
-                self._take_end(record, seq)
+                self._take_end(record, seq, spent)
             case RequestPassed():
                 if _is_counted(record):
-                    self._count(record, began=True)
+                    self._count(record, spent, began=True)
             case SubRunOpened():
                 self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
 
@@ -137,7 +137,7 @@ class RunFold:
             )
             self._key_of_call[record.call_id] = record.key
 
-    def _take_end(self, record: CallFinished, seq: int) -> None:
+    def _take_end(self, record: CallFinished, seq: int, spent: Totals | None) -> None:
         began = record.call_id in self._open_calls
         self._open_calls.discard(record.call_id)
         if record.joined:
@@ -146,7 +146,7 @@ class RunFold:
         if key is not None:
             self._calls[key] = replace(self._calls[key], finished=seq, outcome=record.outcome)
         if _is_counted(record):
-            self._count(record, began=not began)
+            self._count(record, spent, began=not began)
 
     def _note_effect(self, decision_id: str, effect: CallEffect) -> None:
         """Keep a call's effect on its branch's activation, which is computed on demand."""
@@ -163,13 +163,13 @@ class RunFold:
             self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
         self.run_spent = budgets.count_start(self.run_spent)
 
-    def _count(self, record: CallFinished | RequestPassed, *, began: bool) -> None:
+    def _count(self, record: CallFinished | RequestPassed, spent: Totals | None, *, began: bool) -> None:
         """Count the end of a call; `began`: count its start too, which has no record."""
         if began:
             self._count_begin(record.decision_id)
         address = self._addresses.get(record.decision_id)
         if address is not None:
-            self._spent[address] = _add_end(self._spent.get(address, _NOTHING), record)
+            self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
         self.run_spent = budgets.add_call(self.run_spent, record.original_bytes, record.elapsed_ms)
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:

@@ -24,6 +24,7 @@ _BATCH: Final = 2_048
 _LIGHT: Final = 8
 _PLAIN_LEVELS: Final = 100
 _CONTAINERS: Final = (dict, list, tuple)
+_DIVIDED: Final = frozenset(_CONTAINERS)
 _SCALARS: Final = frozenset((int, float, bool, type(None)))
 _PIECES: Final = c_make_encoder(None, json.JSONEncoder().default, encode_basestring, None, ":", ",", False, False, True)
 
@@ -111,6 +112,9 @@ def is_short(text: Any) -> bool:
 
 def dump(value: Any, survey: JsonSizes | None = None, *, indented: bool = False) -> str:
     """Return the value as JSON in its own order: compact, or `indented` by a space a level."""
+    is_little = survey is None and not indented and type(value) is dict and len(value) < _BATCH
+    if is_little and _DIVIDED.isdisjoint(map(type, value.values())):  # as most structured results: no part to survey
+        return encode_small(value)
     return "".join(pieces(value, survey or JsonSizes(value), indented=indented))
 
 
