@@ -94,7 +94,7 @@ def served(folder: Path, site: Site, **options: Any) -> Iterator[Site]:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(64)  # a request that comes before the server waits for it
-    app = pages(reader, more=routes, nav=WITH_CONFIG)
+    app = pages(reader, first_routes=routes, nav=WITH_CONFIG)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

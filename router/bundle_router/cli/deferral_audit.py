@@ -25,12 +25,12 @@ DAY_S: Final = 86_400
 
 def add_sources(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
     """Add the options for the sources to read."""
-    name, more = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
+    name, options = ("paths", {}) if positional else ("--transcripts", {"dest": "paths", "default": []})
     parser.add_argument(
         name,
         nargs="*",
         help="transcripts or folders of them (default: those of Claude Code)",
-        **more,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
     parser.add_argument("--days", type=float, default=0, help="only transcripts that were changed in the last DAYS")
     parser.add_argument("--count", action="store_true", help="count tokens with the tokenizer instead of estimating")

@@ -108,8 +108,8 @@ def _show_group(group: CauseGroup, places: Places) -> None:
         if not named:
             continue
         shown = ", ".join(f"{name} ({count:,})" for name, count in named[:MAX_NAMES])
-        more = f", and {len(named) - MAX_NAMES} more {noun}" if len(named) > MAX_NAMES else ""
-        text = f"{words} {shown}{more}" if noun else f"{named[0][1]:,} {words}"
+        rest_text = f", and {len(named) - MAX_NAMES} more {noun}" if len(named) > MAX_NAMES else ""
+        text = f"{words} {shown}{rest_text}" if noun else f"{named[0][1]:,} {words}"
         say_whole("  ", text, under=4)
     if group.examples:
         named_ones = ", ".join(f"{one.run_id}/{one.seq} ({one.role} / {one.step})" for one in group.examples)

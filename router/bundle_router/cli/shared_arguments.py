@@ -97,14 +97,14 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument("--max-tokens", type=int)
 
 
-def step_from(arguments: argparse.Namespace, run_id: str, **more: Any) -> Step:
+def step_from(arguments: argparse.Namespace, run_id: str, **fields: Any) -> Step:
     """Return the step that the options describe. Raises InvalidStep, which names the errors."""
     policy = None
     if arguments.allow is not None or arguments.deny or arguments.trust is not None:
         policy = StepPolicy(allow=arguments.allow, deny=arguments.deny, trust=arguments.trust)
     named = (*ADDRESS, "goal", "max_bundles", "max_tools", "max_tokens")
     values = {name: getattr(arguments, name) for name in named}
-    return Step(run_id=run_id, constraints=arguments.constraint, policy=policy, **values, **more)
+    return Step(run_id=run_id, constraints=arguments.constraint, policy=policy, **values, **fields)
 
 
 def json_object(text: str) -> dict[str, Any]:

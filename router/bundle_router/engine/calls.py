@@ -315,8 +315,8 @@ def why_missing(state: RunState, name: str, resolved: ResolvedName, exposed: Map
     """Return why an agent can't call a tool: the code, and a sentence with the names that it may have meant."""
     code, detail = why_not(state, resolved.name)
     some = list(exposed)[:MAX_NAMED]
-    more = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
-    hint = resolved.hint or (f"This step has: {', '.join(some)}{more}." if some else "This step has no tools.")
+    rest_text = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
+    hint = resolved.hint or (f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools.")
     return code, f"{name!r} is not available at this step ({code}: {detail}). {hint}"
 
 

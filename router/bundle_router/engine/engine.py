@@ -244,20 +244,22 @@ class Engine:
     # --- flow 2: a tool is called ----------------------------------------------------------------------------------
 
     async def call(
-        self, run_id: str, name: str, arguments: Mapping[str, Any] | str, decision_id: str | None = None, **more: Any
+        self, run_id: str, name: str, arguments: Mapping[str, Any] | str, decision_id: str | None = None, **fields: Any
     ) -> Result:
-        """Call a tool (see `Router.call`). `more` are further fields of `CallRequest` (`key`, `whole`, `joins`,
+        """Call a tool (see `Router.call`). `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`,
         `client`)."""
         asked_ns = self.ports.clock.monotonic_ns()
-        if more.get("key", "") != "":
-            check_key(self.ports.redactor, more["key"])
+        if fields.get("key", "") != "":
+            check_key(self.ports.redactor, fields["key"])
         run = await self._hold_run(run_id)
         try:
             for _ in range(run.leases // TOGETHER):
                 await asyncio.sleep(0)
             read = self._read(arguments)
             nonce = run.nonce
-            request = CallRequest(name, read, asked_ns, digest=keyed_digest(nonce, arguments, more.get("key")), **more)
+            request = CallRequest(
+                name, read, asked_ns, digest=keyed_digest(nonce, arguments, fields.get("key")), **fields
+            )
             if isinstance(name, str) and name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
@@ -281,8 +283,8 @@ class Engine:
         assert self.ports.programs is not None  # noqa: S101 - the caller looked
 
         async def call(tool: str, arguments: str, key: str, via: str) -> Result:
-            more: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
-            return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **more)
+            fields: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
+            return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
 
         at = CallPorts(self.ports, self.runs, run)
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))

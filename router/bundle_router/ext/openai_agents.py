@@ -85,9 +85,9 @@ class RoutedAgent(Agent[Any]):
 
         return say
 
-    async def run(self, prompt: Any, *, run_config: RunConfig | None = None, **more: Any) -> RunResult:
+    async def run(self, prompt: Any, *, run_config: RunConfig | None = None, **options: Any) -> RunResult:
         """Run the agent as `Runner.run` does, with its parameters; `prompt` is its input."""
-        return await Runner.run(self, prompt, run_config=self.run_config(run_config), **more)
+        return await Runner.run(self, prompt, run_config=self.run_config(run_config), **options)
 
 
 def _function_tool(tools: StepTools, row: dict[str, Any]) -> FunctionTool:

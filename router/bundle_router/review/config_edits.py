@@ -151,8 +151,8 @@ def _reasons(
     return reasons
 
 
-def _moved_fields(was: Bundle, is_now: Bundle, name: str) -> set[tuple[str, str]]:
-    before, after = set(getattr(was, name)), set(getattr(is_now, name))
+def _moved_fields(old: Bundle, new: Bundle, name: str) -> set[tuple[str, str]]:
+    before, after = set(getattr(old, name)), set(getattr(new, name))
     return {("+", item) for item in after - before} | {("-", item) for item in before - after}
 
 

@@ -45,7 +45,7 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Bu
 <meta name="viewport" content="width=device-width"><style>{style}</style>
 <main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
-<p><button>Sign in</button></p></form><p role="alert">{said}</p>
+<p><button>Sign in</button></p></form><p role="alert">{notice}</p>
 <p>A token is printed by <code>bundle-router serve</code>,
 or made by <code>bundle-router token NAME --scope review</code>.</p></main></html>"""
 _NO_TOKEN: Final = Refusal(401, "unauthorized", "That is no token of this service.")
@@ -86,12 +86,12 @@ class BrowserSessions:
         try:
             form = fields_of((await request.body()).decode("utf-8", "replace"), 10)
         except RequestError as error:
-            return _form("", said=error.message, status=413)
+            return _form("", notice=error.message, status=413)
         token = _digest(first(form, "token").strip())
         holder = self._keys.holder(token)
         why = _NO_TOKEN if holder is None else refusal_of(holder, "review")
         if why is not None:
-            return _form(first(form, "to"), said=f"{why.sentence} {why.advice}", status=why.status)
+            return _form(first(form, "to"), notice=f"{why.sentence} {why.advice}", status=why.status)
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
@@ -107,10 +107,10 @@ class BrowserSessions:
         return answer
 
 
-def _form(to: str, *, said: str = "", status: int = 200) -> Response:
+def _form(to: str, *, notice: str = "", status: int = 200) -> Response:
     place = _place(to)
     back = f'<input name="to" type="hidden" value="{place}">' if place != "/" else ""
-    return HTMLResponse(_PAGE.format(style=_STYLE, said=said, back=back), status, _POLICY)
+    return HTMLResponse(_PAGE.format(style=_STYLE, notice=notice, back=back), status, _POLICY)
 
 
 def _place(to: str) -> str:

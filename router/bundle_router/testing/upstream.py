@@ -194,9 +194,9 @@ def completion(content: str | None, *, finish_reason: str = "stop", **message: A
 # --- acts ----------------------------------------------------------------------------------------------------------
 
 
-def says(content: str | None, **more: Any) -> Act:
+def says(content: str | None, **fields: Any) -> Act:
     """Return a completion with this content."""
-    return lambda exchange: exchange.reply(completion(content, **more))
+    return lambda exchange: exchange.reply(completion(content, **fields))
 
 
 def status(code: int, headers: Mapping[str, str] | None = None, message: str = "scripted failure") -> Act:

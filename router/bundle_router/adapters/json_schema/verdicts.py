@@ -356,8 +356,8 @@ def _flat(schema: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, frozense
 
 def _plainly_fine(schema: Any) -> frozenset[Any]:
     """Return the types, or the texts, that fit a schema which says nothing else; else nothing."""
-    said = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
-    names, texts = (schema.get("type"), schema.get("enum")) if said <= {"type", "enum"} else (None, None)
+    used_keywords = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
+    names, texts = (schema.get("type"), schema.get("enum")) if used_keywords <= {"type", "enum"} else (None, None)
     if texts is not None:
         is_plain = names == "string" and isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         return frozenset(texts if is_plain else ())

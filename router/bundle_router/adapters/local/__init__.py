@@ -229,7 +229,7 @@ class LocalSessions:
     ) -> RawResult:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
-        begun, gone, called_at = list[float](), list[bool](), time.monotonic()
+        begun, abandoned, called_at = list[float](), list[bool](), time.monotonic()
 
         def context() -> ToolContext:
             return ToolContext(
@@ -237,7 +237,7 @@ class LocalSessions:
                 settings=self._settings,
                 timeout_s=max(0.001, timeout_s - (time.monotonic() - called_at)),
                 max_bytes=self._limits.max_result_bytes,
-                cancelled=lambda: bool(gone),
+                cancelled=lambda: bool(abandoned),
                 protected=(*self._protected, *self._hidden),
                 hidden=tuple(self._hidden),
                 within=place.within,
@@ -246,7 +246,7 @@ class LocalSessions:
 
         def run() -> RawResult:
             begun.append(time.monotonic())
-            return NEVER_BEGUN if gone else self._run(entry, arguments, context())
+            return NEVER_BEGUN if abandoned else self._run(entry, arguments, context())
 
         async def run_here() -> RawResult:
             async with self._turn():
@@ -257,7 +257,7 @@ class LocalSessions:
             work: asyncio.Future[RawResult] = asyncio.ensure_future(run_here())
             stop: Callable[[], object] = work.cancel
         else:
-            work, stop = self._workers.submit(run), partial(gone.append, True)
+            work, stop = self._workers.submit(run), partial(abandoned.append, True)
         # A thread can't be killed. Its late result is dropped, and must not be reported as unretrieved.
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -272,7 +272,7 @@ class LocalSessions:
                 return work.result()  # the tool's own timeout result may say how far it came
         finally:
             stop()
-            gone.append(True)
+            abandoned.append(True)
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 

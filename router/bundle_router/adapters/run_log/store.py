@@ -211,17 +211,17 @@ class DiskRunStore:
         finally:
             storage.close(folder)
 
-    def _name(self, runs_fd: int, beside: str, run_id: str) -> None:
+    def _name(self, runs_fd: int, temporary: str, run_id: str) -> None:
         """Rename a completed run to its id, unless another process was first."""
         try:
-            self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+            self._storage.replace(temporary, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             if error.errno == errno.ENOTDIR or not self._replace_leftover(runs_fd, run_id):
                 self.open(run_id)  # raises if the folder of this name is no run
                 return
-            self._storage.replace(beside, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+            self._storage.replace(temporary, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
         if self._setting.durable:
             self._storage.fsync(runs_fd)
 

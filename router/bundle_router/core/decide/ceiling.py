@@ -56,8 +56,8 @@ def ceiling_of(catalog: Catalog, address: Address, policy: StepPolicy | None, gr
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
     for generation, grant in enumerate(grants, start=1):
         whose = " of the parent run" if generation == 1 else f" of the ancestor run {generation} levels up"
-        more, missing = _address_layers(catalog, (grant.workflow, grant.role, grant.step), whose)
-        layers += more
+        grant_layers, missing = _address_layers(catalog, (grant.workflow, grant.role, grant.step), whose)
+        layers += grant_layers
         ungranted += missing
         if grant.policy is not None:
             layers.append(_step_layer(catalog, grant.policy, f"the step policy{whose}"))

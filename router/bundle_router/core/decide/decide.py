@@ -47,9 +47,7 @@ from bundle_router.core.models import (
     Source,
     Step,
 )
-from bundle_router.core.tools.exposure.placing import (
-    may_be_offered,
-)
+from bundle_router.core.tools.exposure.placing import may_be_offered
 from bundle_router.dataclass import dataclass
 
 

@@ -46,9 +46,9 @@ def refuse_unknown(catalog: Catalog, policy: StepPolicy | None, whose: str = "th
     """Raise RequestError when the policy names something that the catalog doesn't have."""
     problems = check_step_policy(catalog, policy) if policy is not None else []
     if problems:
-        more = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""
+        rest_text = f"; and {len(problems) - _MAX_NAMED_PROBLEMS} more" if len(problems) > _MAX_NAMED_PROBLEMS else ""
         raise RequestError(
-            f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{more}",
+            f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{rest_text}",
             advice="name bundles and tools of the config; only globs may match nothing",
         )
 

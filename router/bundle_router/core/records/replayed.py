@@ -61,9 +61,12 @@ def conclude(question: Question, reply: Reply | None) -> Decision:
 
 
 def replay(
-    recorded: DecisionRecord | Mapping[str, Any], catalog: Catalog, then: Catalog | None = None, decide: Decide = decide
+    recorded: DecisionRecord | Mapping[str, Any],
+    catalog: Catalog,
+    old_catalog: Catalog | None = None,
+    decide: Decide = decide,
 ) -> ReplayedDecision:
-    """Replay the recorded decision under `catalog`. With `then`, its own catalog, tools are compared too: an edit may
+    """Replay the recorded decision under `catalog`. With `old_catalog`, its own, tools are compared too: an edit may
     give a bundle other tools without changing who sees the bundle. `decide` may keep decisions.
 
     Raises CorruptRun on a record that is not a decision.
@@ -86,8 +89,8 @@ def replay(
         outcome = "identical"
     else:
         outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
-    tools_then = set(permitted_tools(then, facts, step, past.bundle_ids)) if then is not None else set()
-    tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if then is not None else set()
+    tools_then = set(permitted_tools(old_catalog, facts, step, past.bundle_ids)) if old_catalog is not None else set()
+    tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if old_catalog is not None else set()
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):
         outcome = "changed"
     return ReplayedDecision(
@@ -115,11 +118,11 @@ def _as_recorded(decision: Decision, past: Decision) -> Decision:
     return replace(decision, left_out=rows) if evicted else decision
 
 
-def _differing_parts(then: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
     """Return the names of the parts whose canonical JSON differs, sorted."""
-    if encode(then) == encode(now):
+    if encode(recorded) == encode(now):
         return ()
-    return tuple(sorted(name for name, value in then.items() if encode(value) != encode(now[name])))
+    return tuple(sorted(name for name, value in recorded.items() if encode(value) != encode(now[name])))
 
 
 def catalog_from(value: Mapping[str, Any]) -> Catalog:

@@ -92,18 +92,18 @@ class Changes:
 
 def changes_between(before: Texts, after: Texts, analyzer: Analyzer) -> Changes:
     """Analyse only new and changed texts: tools, bundles, and bundles with such tools."""
-    was, now = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
+    old_tools, new_tools = {tool.id: tool for tool in before.tools}, {tool.id: tool for tool in after.tools}
     old, new = _place_documents(before), _place_documents(after)
-    touched = {id_ for id_ in was.keys() | now.keys() if was.get(id_) != now.get(id_)}
+    touched = {id_ for id_ in old_tools.keys() | new_tools.keys() if old_tools.get(id_) != new_tools.get(id_)}
     bundles = {bundle.id: bundle for bundle in before.bundles}
     stale = [row for row in after.bundles if bundles.get(row.id) != row or not touched.isdisjoint(row.tools)]
     removed = sorted(bundles.keys() - {row.id for row in after.bundles})
     add = [
-        replace(tool_document(now[id_], analyzer), collection=name)
+        replace(tool_document(new_tools[id_], analyzer), collection=name)
         for name, id_ in sorted(new)
         if id_ in touched or (name, id_) not in old
     ]
-    add += [bundle_document(row, trusted_tools(row, now), analyzer) for row in stale]
+    add += [bundle_document(row, trusted_tools(row, new_tools), analyzer) for row in stale]
     remove: list[tuple[SearchCollection, str]] = [("bundles", id_) for id_ in removed]
     remove += [key for key in sorted(old) if key[1] in touched or key not in new]
     return Changes(tuple(add), tuple(remove))

@@ -237,7 +237,7 @@ class Search:
         for of in among:
             unknown = [*{*unknown}.difference(self.index.known(of, unknown))]
         sound = (terms.named, terms.proper, self.analyzer.generic, self.analyzer.conversation, self.analyzer.synonyms)
-        like = {stem: self.index.like("bundles", stem) for stem in unknown if not any(stem in those for those in sound)}
+        like = {stem: self.index.like("bundles", stem) for stem in unknown if not any(stem in known for known in sound)}
         guessed = frozenset(itertools.chain.from_iterable(like.values())).difference(terms.stems)
         if not guessed:
             return terms

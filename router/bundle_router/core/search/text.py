@@ -161,7 +161,7 @@ class Analyzer:
 
     def __post_init__(self) -> None:
         stem = self.stem
-        actions = {stem(word): action for action, those in ACTIONS.items() for word in those}
+        actions = {stem(word): action for action, verbs in ACTIONS.items() for word in verbs}
         object.__setattr__(self, "_actions", MappingProxyType(actions))
         object.__setattr__(self, "_preface", frozenset(stem(word) for word in PREFACE))
         object.__setattr__(self, "generic", frozenset(stem(word) for word in GENERIC))

@@ -62,8 +62,8 @@ def _parameters(schema: Mapping[str, Any]) -> str:
     parts = [f"{name}: {_type(properties[name])}" for name in plain if name in needed]
     parts += [f"{name}: {_type(properties[name])} = ..." for name in plain if name not in needed]
     is_open = len(plain) < len(properties) or not properties or schema.get("additionalProperties") not in (None, False)
-    more = ["**more: Any"] if is_open and (properties or schema.get("additionalProperties") is not False) else []
-    return ", ".join((["*", *parts] if parts else []) + more)
+    open_part = ["**more: Any"] if is_open and (properties or schema.get("additionalProperties") is not False) else []
+    return ", ".join((["*", *parts] if parts else []) + open_part)
 
 
 def _type(schema: Any, depth: int = 0) -> str:

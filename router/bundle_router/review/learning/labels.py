@@ -117,15 +117,19 @@ def label_steps(past: Iterable[PastStep], catalogs: Mapping[str, Catalog], curre
     )
 
 
-def _label_step(past: PastStep, then: Catalog | None, now: Catalog, counts: Counter[str]) -> LabelledStep | None:
-    claims = list(_claims(past, then))
+def _label_step(
+    past: PastStep, old_catalog: Catalog | None, catalog: Catalog, counts: Counter[str]
+) -> LabelledStep | None:
+    claims = list(_claims(past, old_catalog))
     if not claims:
         return None
-    permitted = frozenset(plan_for(now, past.step, past.facts.grants).verdicts.candidates(past.facts, None, ()).ids)
+    permitted = frozenset(plan_for(catalog, past.step, past.facts.grants).verdicts.candidates(past.facts, None, ()).ids)
     needed: dict[str, Kind] = {}
     for claim in claims:
-        bundle = now.bundle(claim.id)
-        if bundle is None or not _still_holds(claim, then.bundle(claim.id) if then is not None else None, bundle):
+        bundle = catalog.bundle(claim.id)
+        if bundle is None or not _still_holds(
+            claim, old_catalog.bundle(claim.id) if old_catalog is not None else None, bundle
+        ):
             counts["obsolete"] += 1
         elif bundle.id not in permitted or len(permitted) < 2:
             counts["unrankable"] += 1
@@ -134,10 +138,10 @@ def _label_step(past: PastStep, then: Catalog | None, now: Catalog, counts: Coun
     return LabelledStep(past, needed, frozenset(needed), permitted) if needed else None
 
 
-def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
+def _claims(past: PastStep, old_catalog: Catalog | None) -> Iterator[_Claim]:
     """Yield the bundles that the step needed, the most reliable claim about each first."""
     for id_ in sorted(past.needed):
-        old_bundle = then.bundle(id_) if then is not None else None
+        old_bundle = old_catalog.bundle(id_) if old_catalog is not None else None
         yield _Claim(id_, "corrected", old_bundle.tools if old_bundle is not None else ())
     tools: defaultdict[str, list[str]] = defaultdict(list)
     for id_, tool in past.called:
@@ -146,31 +150,31 @@ def _claims(past: PastStep, then: Catalog | None) -> Iterator[_Claim]:
     for id_, called in sorted(tools.items()):
         yield _Claim(id_, "routine" if past.shown.get(id_) in ROUTINE else "used", tuple(called))
     for tool in past.missed:
-        holder = _most_specific(tool, past, then)
+        holder = _most_specific(tool, past, old_catalog)
         if holder is not None:
             yield _Claim(holder, "gap", (tool,))
 
 
-def _most_specific(tool: str, past: PastStep, then: Catalog | None) -> str | None:
+def _most_specific(tool: str, past: PastStep, old_catalog: Catalog | None) -> str | None:
     """Return, of the bundles with the tool that were not shown, the one with the fewest tools; ties by id."""
-    if then is None:
+    if old_catalog is None:
         return None
     holders = [
         bundle
-        for bundle in then.bundles.values()
+        for bundle in old_catalog.bundles.values()
         if tool in bundle.tools and bundle.id not in past.shown and bundle.id not in past.not_needed
     ]
     return min(holders, key=lambda bundle: (len(bundle.tools), bundle.id)).id if holders else None
 
 
-def _still_holds(claim: _Claim, then: Bundle | None, now: Bundle) -> bool:
-    if then is None:
+def _still_holds(claim: _Claim, old: Bundle | None, new: Bundle) -> bool:
+    if old is None:
         return False
-    if then == now:
+    if old == new:
         return True
-    if " ".join(then.description.split()) != " ".join(now.description.split()):
+    if " ".join(old.description.split()) != " ".join(new.description.split()):
         return False
-    return then.tools == now.tools if claim.kind == "corrected" else set(claim.tools) <= set(now.tools)
+    return old.tools == new.tools if claim.kind == "corrected" else set(claim.tools) <= set(new.tools)
 
 
 def _within_quotas(steps: Sequence[LabelledStep]) -> list[LabelledStep]:

@@ -238,7 +238,9 @@ def _trims(past: Sequence[PastStep], catalogs: Mapping[str, Catalog], current: C
             yield TrimProposal(id_, unused, shown, len(runs[id_]), tokens, unused == bundle.tools)
 
 
-def _is_unchanged(id_: str, then: Catalog | None, now: Catalog) -> bool:
-    if then is None or id_ not in then.bundles or id_ not in now.bundles:
+def _is_unchanged(id_: str, old_catalog: Catalog | None, catalog: Catalog) -> bool:
+    if old_catalog is None or id_ not in old_catalog.bundles or id_ not in catalog.bundles:
         return False
-    return then.revision == now.revision or fingerprint(then.bundles[id_]) == fingerprint(now.bundles[id_])
+    return old_catalog.revision == catalog.revision or fingerprint(old_catalog.bundles[id_]) == fingerprint(
+        catalog.bundles[id_]
+    )

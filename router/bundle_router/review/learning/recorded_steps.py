@@ -99,8 +99,8 @@ def past_steps(records: Iterable[Mapping[str, Any]], corrections: Sequence[StepL
             recent.append(RecentStep(step.role, step.step, step.goal, tuple(record.decision.bundle_ids)))
         elif isinstance(record, CallFinished) and record.decision_id in opened:
             _add_call(opened[record.decision_id], record)
-    spoken = _spoken_labels(corrections)
-    return [_close(entry, *spoken.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
+    labels = _spoken_labels(corrections)
+    return [_close(entry, *labels.get(id_, (frozenset(), frozenset()))) for id_, entry in opened.items()]
 
 
 def _add_call(entry: _Open, record: CallFinished) -> None:

@@ -196,69 +196,76 @@ class _Comparison:
         new = self._side(self._new, masks[2], masks[3], address)
         held, differing = self._held_bundles(old, new)
         for number in sorted(differing | (held & self._unstable) if _same_route(old, new) else held):
-            was, is_now = self._pairs[number]
-            yield from self._one_way("widening", old, new, was, is_now)
-            yield from self._one_way("narrowing", new, old, is_now, was)
-            yield from self._other_rows(old, new, was, is_now)
+            old_bundle, new_bundle = self._pairs[number]
+            yield from self._one_way("widening", old, new, old_bundle, new_bundle)
+            yield from self._one_way("narrowing", new, old, new_bundle, old_bundle)
+            yield from self._other_rows(old, new, old_bundle, new_bundle)
 
     def _held_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
         """Return the bundles of which either side permits any tool, and those of which they permit different tools."""
         key = (old.policies, new.policies)
         found = self._met.get(key)
         if found is None:
-            tools = [(old.tools(was), new.tools(is_now)) for was, is_now in self._pairs]
+            tools = [(old.tools(old_bundle), new.tools(new_bundle)) for old_bundle, new_bundle in self._pairs]
             held = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
             found = self._met[key] = held, frozenset(n for n in held if tools[n][0] != tools[n][1])
         return found
 
     def _is_stable(self, number: int) -> bool:
         """Return whether a bundle is the same on both sides, and comes in the same way by the same route."""
-        was, is_now = self._pairs[number]
+        old_bundle, new_bundle = self._pairs[number]
         old, new = self._old, self._new
         settings, others = old.catalog.settings, new.catalog.settings
         return (
-            was is not None
-            and is_now is not None
-            and was == is_now
-            and [part.aliases for part in constituents(old.catalog, was)]
-            == [part.aliases for part in constituents(new.catalog, is_now)]
-            and [part.tools for part in constituents(old.catalog, was)]
-            == [part.tools for part in constituents(new.catalog, is_now)]
+            old_bundle is not None
+            and new_bundle is not None
+            and old_bundle == new_bundle
+            and [part.aliases for part in constituents(old.catalog, old_bundle)]
+            == [part.aliases for part in constituents(new.catalog, new_bundle)]
+            and [part.tools for part in constituents(old.catalog, old_bundle)]
+            == [part.tools for part in constituents(new.catalog, new_bundle)]
             and (settings.fallback, settings.activation.sticky) == (others.fallback, others.activation.sticky)
-            and (was.id in old.brought_somewhere) == (is_now.id in new.brought_somewhere)
+            and (old_bundle.id in old.brought_somewhere) == (new_bundle.id in new.brought_somewhere)
         )
 
     def _side(self, granted: GrantedTools, route: int, policies: int, address: Address) -> _Side:
         return _Side(granted, route.bit_length() - 1, policies, granted.permitted(policies, address))
 
     def _one_way(
-        self, kind: Kind, less: _Side, more: _Side, was: Bundle | None, is_now: Bundle | None
+        self, kind: Kind, less: _Side, more: _Side, less_bundle: Bundle | None, more_bundle: Bundle | None
     ) -> Iterator[PrivilegeRow]:
         """Yield what the side with `more` grants of the bundle, and the side with `less` does not."""
-        had, has = less.tools(was), more.tools(is_now)
-        if not has or is_now is None:
+        tools_of_less, tools_of_more = less.tools(less_bundle), more.tools(more_bundle)
+        if not tools_of_more or more_bundle is None:
             return
-        fresh = has - had
+        fresh = tools_of_more - tools_of_less
         if fresh:
-            yield self._row(kind, "may call", fresh, less, more, was, is_now)
-        kept = has & had
-        if not kept or was is None:
+            yield self._row(kind, "may call", fresh, less, more, less_bundle, more_bundle)
+        kept = tools_of_more & tools_of_less
+        if not kept or less_bundle is None:
             return
-        if REACH_RANK[more.reach(is_now)] > REACH_RANK[less.reach(was)]:
-            yield self._row(kind, "comes in", kept, less, more, was, is_now)
-        if not {*was.requires_env, *was.requires_binary} <= {*is_now.requires_env, *is_now.requires_binary}:
-            yield self._row(kind, "requires", kept, less, more, was, is_now)
-        looser = frozenset(t for t in kept if not less.granted.handles(was, t) <= more.granted.handles(is_now, t))
+        if REACH_RANK[more.reach(more_bundle)] > REACH_RANK[less.reach(less_bundle)]:
+            yield self._row(kind, "comes in", kept, less, more, less_bundle, more_bundle)
+        if not {*less_bundle.requires_env, *less_bundle.requires_binary} <= {
+            *more_bundle.requires_env,
+            *more_bundle.requires_binary,
+        }:
+            yield self._row(kind, "requires", kept, less, more, less_bundle, more_bundle)
+        looser = frozenset(
+            t for t in kept if not less.granted.handles(less_bundle, t) <= more.granted.handles(more_bundle, t)
+        )
         if looser:
-            yield self._row(kind, "can be denied as", looser, less, more, was, is_now)
+            yield self._row(kind, "can be denied as", looser, less, more, less_bundle, more_bundle)
 
-    def _other_rows(self, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None) -> Iterator[PrivilegeRow]:
-        if was is None or is_now is None:
+    def _other_rows(
+        self, old: _Side, new: _Side, old_bundle: Bundle | None, new_bundle: Bundle | None
+    ) -> Iterator[PrivilegeRow]:
+        if old_bundle is None or new_bundle is None:
             return
-        kept = old.tools(was) & new.tools(is_now)
-        before, after = old.reach(was), new.reach(is_now)
+        kept = old.tools(old_bundle) & new.tools(new_bundle)
+        before, after = old.reach(old_bundle), new.reach(new_bundle)
         if kept and before != after and REACH_RANK[before] == REACH_RANK[after]:
-            yield self._row("neutral", "comes in", kept, old, new, was, is_now)
+            yield self._row("neutral", "comes in", kept, old, new, old_bundle, new_bundle)
 
     def _row(
         self,
@@ -267,46 +274,48 @@ class _Comparison:
         tools: frozenset[str],
         less: _Side,
         more: _Side,
-        was: Bundle | None,
-        is_now: Bundle,
+        less_bundle: Bundle | None,
+        more_bundle: Bundle,
     ) -> PrivilegeRow:
-        before, after = _side_words(aspect, less, was, tools), _side_words(aspect, more, is_now, tools)
+        before, after = _side_words(aspect, less, less_bundle, tools), _side_words(aspect, more, more_bundle, tools)
         old, new = (more, less) if kind == "narrowing" else (less, more)
-        first, then = (is_now, was) if kind == "narrowing" else (was, is_now)
+        old_bundle, new_bundle = (more_bundle, less_bundle) if kind == "narrowing" else (less_bundle, more_bundle)
         if kind == "narrowing":
             before, after = after, before
         catalog = more.granted.catalog
         return PrivilegeRow(
             kind=kind,
             aspect=aspect,
-            subject=is_now.id,
+            subject=more_bundle.id,
             tools=tuple(sorted(dict.fromkeys(self._labels.get(tool, tool) for tool in sorted(tools)))),
             before=before,
             after=after,
-            effects=is_now.effects,
+            effects=more_bundle.effects,
             servers=tuple(sorted({tool.partition(".")[0] for tool in tools})),
-            shown=tuple(sorted({mode_of(catalog, is_now, tool) for tool in tools})),
-            edits=tuple(self._blame_edits(aspect, old, new, first, then)),
-            note="" if was is None or was.id == is_now.id else f"renamed from {was.id!r}",
+            shown=tuple(sorted({mode_of(catalog, more_bundle, tool) for tool in tools})),
+            edits=tuple(self._blame_edits(aspect, old, new, old_bundle, new_bundle)),
+            note="" if less_bundle is None or less_bundle.id == more_bundle.id else f"renamed from {less_bundle.id!r}",
         )
 
     def _blame_edits(
-        self, aspect: Aspect, old: _Side, new: _Side, was: Bundle | None, is_now: Bundle | None
+        self, aspect: Aspect, old: _Side, new: _Side, old_bundle: Bundle | None, new_bundle: Bundle | None
     ) -> Iterator[ConfigEdit]:
         """Yield the edits that concern a bundle at an address."""
-        ids = dict.fromkeys(bundle.id for bundle in (was, is_now) if bundle is not None)
+        ids = dict.fromkeys(bundle.id for bundle in (old_bundle, new_bundle) if bundle is not None)
         for id_ in ids:
             yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
         if aspect == "may call":
             names = dict.fromkeys(name for side in (old, new) for name in _covering_rows(side))
             yield from (edit for name in names if (edit := self._edited.get(("policy", name))) is not None)
-            servers = dict.fromkeys(name for bundle in (was, is_now) if bundle is not None for name in bundle.servers)
+            servers = dict.fromkeys(
+                name for bundle in (old_bundle, new_bundle) if bundle is not None for name in bundle.servers
+            )
             yield from (edit for name in servers if (edit := self._edited.get(("server", name))) is not None)
         if aspect in ("may call", "comes in"):
             routes = dict.fromkeys(
                 side.granted.catalog.routes[side.route].name for side in (old, new) if side.route >= 0
             )
-            if aspect == "comes in" or not is_now or not was:
+            if aspect == "comes in" or not new_bundle or not old_bundle:
                 yield from (edit for name in routes if (edit := self._edited.get(("route", name))) is not None)
         if aspect == "comes in":
             wanted = ("fallback.order", "fallback.default", "activation.sticky")
@@ -344,8 +353,8 @@ def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, B
             yield old.bundles[id_], bundle
             continue
         names = {id_, *bundle.aliases}
-        was = next((one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None)
-        if was is not None:
-            del left[was.id]
-        yield was, bundle
+        old_bundle = next((one for one in left.values() if not names.isdisjoint((one.id, *one.aliases))), None)
+        if old_bundle is not None:
+            del left[old_bundle.id]
+        yield old_bundle, bundle
     yield from ((bundle, None) for bundle in left.values())

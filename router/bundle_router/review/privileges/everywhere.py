@@ -117,13 +117,13 @@ def _edits(by_place: _Places, table: str, name: str) -> _Edits:
 
 def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
     for name in sorted({*old.servers, *new.servers}):
-        was, is_now = old.servers.get(name), new.servers.get(name)
+        old_server, new_server = old.servers.get(name), new.servers.get(name)
         edits, path = _edits(by_place, "server", name), f"servers.{name}"
-        if was is None or is_now is None:
-            yield from _one_sided(path, _origin(was), _origin(is_now), edits)
+        if old_server is None or new_server is None:
+            yield from _one_sided(path, _origin(old_server), _origin(new_server), edits)
             continue
         for item in fields(Server):
-            before, after = getattr(was, item.name), getattr(is_now, item.name)
+            before, after = getattr(old_server, item.name), getattr(new_server, item.name)
             if item.name == "reuse":
                 shared = [tuple(tool for row in rows if row.across_runs for tool in row.tools)
                           for rows in (before, after)]  # fmt: skip
@@ -157,30 +157,48 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
     before, after = ({rule.name: rule for rule in catalog.local.binaries} for catalog in (old, new))
     edits = _edits(by_place, "local", "binaries")
     for name in sorted({*before, *after}):
-        was, is_now, path = before.get(name), after.get(name), f"binaries.{name}"
-        if was is None or is_now is None:
-            yield from _one_sided(path, was.path if was else "", is_now.path if is_now else "", edits)
+        old_rule, new_rule, path = before.get(name), after.get(name), f"binaries.{name}"
+        if old_rule is None or new_rule is None:
+            yield from _one_sided(path, old_rule.path if old_rule else "", new_rule.path if new_rule else "", edits)
             continue
         for key in BinaryRule.model_fields:
-            values = [getattr(rule, key) for rule in (was, is_now)]
+            values = [getattr(rule, key) for rule in (old_rule, new_rule)]
             if key == "forms":
                 values = [tuple(encode(f.model_dump(mode="json", exclude_defaults=True)) for f in v) for v in values]
             yield from _compare(f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits)
 
 
-def _bundle(old: Catalog, new: Catalog, was: Bundle, is_now: Bundle, edits: _Edits) -> Iterator[PrivilegeRow]:
+def _bundle(
+    old: Catalog, new: Catalog, old_bundle: Bundle, new_bundle: Bundle, edits: _Edits
+) -> Iterator[PrivilegeRow]:
     for name, wider in _BUNDLE.items():
-        path = f'bundles."{was.id}".{name}'
-        yield from _compare(path, getattr(was, name), getattr(is_now, name), wider, edits, is_now)
-    shown = {tool: (mode_of(old, was, tool), mode_of(new, is_now, tool)) for tool in was.tools if tool in is_now.tools}
+        path = f'bundles."{old_bundle.id}".{name}'
+        yield from _compare(path, getattr(old_bundle, name), getattr(new_bundle, name), wider, edits, new_bundle)
+    shown = {
+        tool: (mode_of(old, old_bundle, tool), mode_of(new, new_bundle, tool))
+        for tool in old_bundle.tools
+        if tool in new_bundle.tools
+    }
     for before, after in sorted({pair for pair in shown.values() if pair[0] != pair[1]}):
         tools = tuple(tool for tool, pair in shown.items() if pair == (before, after))
         yield PrivilegeRow(
-            "neutral", "shown", was.id, tools, before, after, is_now.effects, is_now.servers, (after,), (), edits
+            "neutral",
+            "shown",
+            old_bundle.id,
+            tools,
+            before,
+            after,
+            new_bundle.effects,
+            new_bundle.servers,
+            (after,),
+            (),
+            edits,
         )
-    before_text, after_text = (_skill(catalog, bundle) for catalog, bundle in ((old, was), (new, is_now)))
-    if before_text != after_text and was.skill == is_now.skill:
-        yield from _compare(f'bundles."{was.id}".skill text', before_text, after_text, "neutral", edits, is_now)
+    before_text, after_text = (_skill(catalog, bundle) for catalog, bundle in ((old, old_bundle), (new, new_bundle)))
+    if before_text != after_text and old_bundle.skill == new_bundle.skill:
+        yield from _compare(
+            f'bundles."{old_bundle.id}".skill text', before_text, after_text, "neutral", edits, new_bundle
+        )
 
 
 def _skill(catalog: Catalog, bundle: Bundle) -> str:
@@ -192,11 +210,11 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
     """Yield a row per server for tools' definitions that were approved, taken back or replaced."""
     by_server: dict[str, dict[str, list[str]]] = {}
     for name in sorted({*old.cards, *new.cards}):
-        was, is_now = old.cards.get(name), new.cards.get(name)
-        if was != is_now:
-            what = "approved" if was is None else "taken back"
-            if was is not None and is_now is not None:
-                what = "replaced" if was.sha256 != is_now.sha256 else "counted anew"
+        old_card, new_card = old.cards.get(name), new.cards.get(name)
+        if old_card != new_card:
+            what = "approved" if old_card is None else "taken back"
+            if old_card is not None and new_card is not None:
+                what = "replaced" if old_card.sha256 != new_card.sha256 else "counted anew"
             by_server.setdefault(name.partition(".")[0], {}).setdefault(what, []).append(name)
     kinds: Mapping[str, Kind] = {"approved": "widening", "taken back": "narrowing"}
     for server, found in by_server.items():
@@ -230,8 +248,8 @@ def _compare(
         return
     effects = bundle.effects if bundle is not None else ()
     yield from (
-        PrivilegeRow(kind, "holds everywhere", path, (), _text(was), _text(now), effects, edits=edits)
-        for kind, was, now in _ways(before, after, wider)
+        PrivilegeRow(kind, "holds everywhere", path, (), _text(old_value), _text(new_value), effects, edits=edits)
+        for kind, old_value, new_value in _ways(before, after, wider)
     )
 
 

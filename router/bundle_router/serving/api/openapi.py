@@ -40,9 +40,9 @@ _VALUES: Final[tuple[tuple[Any, str], ...]] = (
 )
 
 
-def _parameter(name: str, where: str, pattern: str = "", told: str = "") -> Json:
+def _parameter(name: str, where: str, pattern: str = "", description: str = "") -> Json:
     schema = {"type": "string", **({"pattern": f"^{pattern}$"} if pattern else {})}
-    described = {"description": told} if told else {}
+    described = {"description": description} if description else {}
     return {"name": name, "in": where, "required": where == "path", **described, "schema": schema}
 
 
@@ -51,7 +51,7 @@ _SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}")
 _ONCE: Final = "Makes it happen once in its run: the same key again gives what is recorded."
 _KEY: Final = _parameter("Idempotency-Key", "header", f"({KEY})", _ONCE)
 _ETAG: Final = _parameter(
-    "If-None-Match", "header", told="The ETag of the list the agent has: 304 while it is the same."
+    "If-None-Match", "header", description="The ETag of the list the agent has: 304 while it is the same."
 )
 
 

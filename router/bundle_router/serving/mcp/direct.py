@@ -239,7 +239,7 @@ class _Stream:
         await self._send({"type": "http.response.body", "body": body})
 
 
-async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], object], ping_s: float) -> None:
+async def _watch_stream(receive: Asgi, stream: _Stream, on_disconnect: Callable[[], object], ping_s: float) -> None:
     """Keep a slow answer's stream alive; return when its client has disconnected."""
     while True:
         try:
@@ -249,7 +249,7 @@ async def _watch_stream(receive: Asgi, stream: _Stream, gone: Callable[[], objec
             await stream.ping()
             continue
         if message["type"] == "http.disconnect":
-            gone()
+            on_disconnect()
             return
 
 

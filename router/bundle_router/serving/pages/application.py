@@ -60,13 +60,13 @@ def pages(
     base: str = "",
     reviewer: Reviewer = lambda _: None,
     away: Away | None = None,
-    more: Sequence[BaseRoute] = (),
+    first_routes: Sequence[BaseRoute] = (),
     nav: Sequence[tuple[str, str]] = NAV,
 ) -> Asgi:
     """Return the pages of a reader. `base` is the path they are mounted at; `away` tells which servers are unavailable,
-    and why; `more` are routes that are tried first, `nav` the addresses and names at the top of every page.
+    and why; `first_routes` are tried first, `nav` the addresses and names at the top of every page.
     """
-    app = Starlette(routes=[*more, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
+    app = Starlette(routes=[*first_routes, *PageRoutes(reader, Links(base, nav=tuple(nav)), reviewer, away).routes()])
     app.router.redirect_slashes = False
     return app
 

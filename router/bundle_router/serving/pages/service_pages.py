@@ -206,8 +206,8 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     from bundle_router.wiring.pin_approval import PinApproval
     from bundle_router.wiring.run_reader import open_reader
 
-    def shown(**more: Any) -> Asgi:
-        return pages(reader, reviewer=lambda request: _caller_of(request, "review"), away=sources.away, **more)
+    def shown(**options: Any) -> Asgi:
+        return pages(reader, reviewer=lambda request: _caller_of(request, "review"), away=sources.away, **options)
 
     reader = open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
     try:
@@ -220,7 +220,7 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
             others=sources.others,
             who=lambda request: _caller_of(request, "edit"),
         )
-        yield shown(more=editing.routes(), nav=WITH_CONFIG)
+        yield shown(first_routes=editing.routes(), nav=WITH_CONFIG)
     finally:
         reader.close()
 

@@ -124,11 +124,11 @@ def program(machine: str, *, unix_sockets: bool) -> bytes:
     return b"".join([*steps, _step(_RETURN, _ALLOW)])
 
 
-def _on_argument(number: int, argument: int, then: list[bytes]) -> Iterator[bytes]:
+def _on_argument(number: int, argument: int, verdict: list[bytes]) -> Iterator[bytes]:
     """Yield the steps for one system call that test the low half of one argument, and load the call's number again."""
-    yield _step(_EQUAL, number, 0, len(then) + 2)
+    yield _step(_EQUAL, number, 0, len(verdict) + 2)
     yield _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
-    yield from then
+    yield from verdict
     yield _step(_LOAD, _NUMBER_AT)
 
 

@@ -83,12 +83,12 @@ def user_part(step: Step, recent: Sequence[RecentStep]) -> str:
         "constraints": [_shorten_text(text, MAX_CONSTRAINT) for text in step.constraints[:MAX_CONSTRAINTS]],
         "recent_steps": [
             {
-                "role": _shorten_text(was.role, MAX_RECENT_GOAL),
-                "step": _shorten_text(was.step, MAX_RECENT_GOAL),
-                "goal": _shorten_text(was.goal, MAX_RECENT_GOAL),
-                "bundles": list(was.bundle_ids),
+                "role": _shorten_text(earlier.role, MAX_RECENT_GOAL),
+                "step": _shorten_text(earlier.step, MAX_RECENT_GOAL),
+                "goal": _shorten_text(earlier.goal, MAX_RECENT_GOAL),
+                "bundles": list(earlier.bundle_ids),
             }
-            for was in recent
+            for earlier in recent
         ],
     }
     return _json(value)

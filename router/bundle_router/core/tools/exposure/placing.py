@@ -142,13 +142,13 @@ def place(
             activated.add(tool)
     shown = {placed.name for _, placed in direct}
     order_of = sorted(direct, key=lambda row: row[0])
-    beside: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
+    placed_tools: dict[Place, list[PlacedTool]] = {where: [] for where in MODES}
     for tool, where in places.items():
         if tool not in shown:  # a tool without room in the array is deferred
-            beside["deferred" if MODES[where].in_array else where].append(_place_tool(catalog, tool, homes[tool]))
-    beside["direct"] = [placed for _, placed in order_of]
+            placed_tools["deferred" if MODES[where].in_array else where].append(_place_tool(catalog, tool, homes[tool]))
+    placed_tools["direct"] = [placed for _, placed in order_of]
     return Placement(
-        {where: tuple(rows) for where, rows in beside.items()},
+        {where: tuple(rows) for where, rows in placed_tools.items()},
         activated=frozenset(activated),
         reading_from=_reading_from(catalog, activation, [at for (at, _), _ in order_of]),
     )

@@ -73,9 +73,9 @@ def _line_page(page: ReadArtifact, text: str, cap: int) -> str:
 def _frame_page(shown: str, start: int, end: int, total: int, unit: str) -> str:
     if start >= total:
         return f"[nothing there: it has {total:,} {unit}]"
-    more = f"; next: offset={end}" if end < total else "; the end"
+    next_text = f"; next: offset={end}" if end < total else "; the end"
     gap = "" if shown.endswith("\n") else "\n"
-    return f"{shown}{gap}[{unit} {start:,} to {end:,} of {total:,}{more}]"
+    return f"{shown}{gap}[{unit} {start:,} to {end:,} of {total:,}{next_text}]"
 
 
 def queried(find: Callable[[Any], Any], text: str, cap: int) -> str:
@@ -122,9 +122,9 @@ def search_lines(wanted: SearchArtifact, text: str, find: Finder, cap: int) -> s
     if not hits:
         return f"[{wanted.pattern[:100]!r} is nowhere in its {len(lines):,} lines]"
     body = _join_lines(shown)
-    more = "" if hits <= MAX_HITS and room > 0 else ", the first shown: use a narrower pattern to see others"
+    limit_text = "" if hits <= MAX_HITS and room > 0 else ", the first shown: use a narrower pattern to see others"
     cut = f"; only the first {MAX_SEARCHED:,} characters were searched" if len(text) > MAX_SEARCHED else ""
-    return f"{body}\n[{hits:,} of {len(lines):,} lines{more}{cut}; line numbers count from 0]"
+    return f"{body}\n[{hits:,} of {len(lines):,} lines{limit_text}{cut}; line numbers count from 0]"
 
 
 def _join_lines(shown: dict[int, str]) -> str:

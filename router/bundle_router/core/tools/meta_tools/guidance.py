@@ -68,9 +68,9 @@ def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int)
     if not evicted:
         return ""
     names = ", ".join(exposed.get(tool, tool) for tool in evicted[:MAX_EVICTED])
-    more = f" and {len(evicted) - MAX_EVICTED} more" if len(evicted) > MAX_EVICTED else ""
+    rest_text = f" and {len(evicted) - MAX_EVICTED} more" if len(evicted) > MAX_EVICTED else ""
     why = f"for want of room; it keeps the last {cap} asked for at most"
-    return f"When this step began, these left your tool list {why}: {names}{more}."
+    return f"When this step began, these left your tool list {why}: {names}{rest_text}."
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
@@ -111,6 +111,6 @@ def _index(lines: Sequence[_Line], total: int) -> str:
     if short:
         parts.append(", ".join(short))
     if missing:
-        more = "more " if short or long else ""
-        parts.append(f"{missing} {more}bundles ({total} tools in all): list_tools names them")
+        other = "more " if short or long else ""
+        parts.append(f"{missing} {other}bundles ({total} tools in all): list_tools names them")
     return "\n".join(parts) if len(parts) > 1 else " ".join(parts)

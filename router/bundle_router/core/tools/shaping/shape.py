@@ -154,8 +154,8 @@ def _notice(text: str, references: References, pieces: Sequence[_Piece]) -> str:
     notice = f"[full result: {full.uri} {full.facts.mime_type} {len(full.data):,} bytes; {readers}]"
     if not cut:
         return notice
-    more = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
-    return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{more}]"
+    rest_text = f" and {len(cut) - _NAMED:,} more, named in the full result" if len(cut) > _NAMED else ""
+    return f"{notice}\n[artifacts in the part left out: {', '.join(cut[:_NAMED])}{rest_text}]"
 
 
 def _says_failed(pieces: Sequence[_Piece]) -> bool:
