@@ -260,9 +260,9 @@ class RunArchive(ABC):
                 yield value
 
     def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        if record.get("run_id", run_id) != run_id:
+        if record.setdefault("run_id", run_id) != run_id:
             raise CorruptRun(f"record {record['seq']} of run {run_id!r} is not of this run, by its field 'run_id'")
-        return read({"run_id": run_id, **record})
+        return read(record)
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:
         """Return one record with all that checks it elsewhere. Raises UnknownRun, RequestError, CorruptRun."""

@@ -60,7 +60,8 @@ def _forms() -> Mapping[str, Any]:
     """Return the forms of a line's fields (see `field_types`)."""
     reply = {**get_type_hints(Answer), "heard": str, "key": str, "failure": str | None}
     return {
-        **get_type_hints(DecisionRecord), **get_type_hints(Decision), "principal": str,
+        **get_type_hints(Decision), **dict.fromkeys(("time", "principal"), str), "fixed_list": bool,
+        **dict.fromkeys(("elapsed_us", "monotonic_ns"), int),
         **dict.fromkeys(("key", "branch", "parent_decision_id", "root"), str | None),
         "step": {**get_type_hints(Step), "labels": [{"name": str, "value": str}]},
         "facts": {"pending": list[str], "capabilities": list[str], "unavailable": [{"server": str, "why": str}],
