@@ -14,7 +14,7 @@ Rules:
    and the constants made of them in the area made anew). Not: class bodies, defaults of parameters, decorators,
    annotations, messages, regular expressions.
 3. The quickest tests that together take `SECONDS` of CPU have to tell it apart; what they let pass is tried once more,
-   with those that take `AGAIN` times as long. What only a longer search would find is found by chance.
+   with the quickest of all that take `AGAIN` times as long. What only a longer search would find is found by chance.
 4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
    examples each time and shrinks nothing, so that two runs say the same.
 
@@ -61,11 +61,8 @@ ARGUED: Final = ROOT / "tests" / "data" / "mutants.toml"
 SECONDS: Final = 4.0
 """CPU seconds of the tests that one mutant is tried with."""
 AGAIN: Final = 10
-"""How many times these seconds a mutant is tried with before it counts as a survivor: which tests are the quickest
-changes from run to run, so one near the bound is in today's list and out of tomorrow's."""
-FEW: Final = 5
-"""A statement that fewer tests enter is tried with the others, too: what is made once and kept is entered by one test
-and used by many."""
+"""How many times these seconds a mutant is tried with before it counts as a survivor, by tests that do not enter it,
+too: which are the quickest changes from run to run, and what is made once is entered by one and used by many."""
 WORD: Final = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
@@ -586,14 +583,12 @@ class Runner:
         order = sorted(range(len(items)), key=lambda at: entered[at].seconds)
         for number, mutant in enumerate(self.mutants, 1):
             entering = [at for at in order if _enters(entered[at], mutant)]
-            if len(entering) < FEW:
-                entering = list(dict.fromkeys((*entering, *order)))
             begin, verdict = time.monotonic(), "survived"
             first = _within(self.seconds, entering, entered)
             first.sort(key=lambda at: self.killers.index(at) if at in self.killers else len(self.killers))
-            rest = _within(AGAIN * self.seconds, entering, entered)
-            for chosen in (first, [at for at in rest if at not in first]):
-                if verdict == "survived" and (chosen or not rest):
+            others = [at for at in _within(AGAIN * self.seconds, order, entered) if at not in first]
+            for chosen in (first, others):
+                if verdict == "survived" and chosen:
                     verdict = self._verdict(mutant, [(at, items[at], entered[at].seconds) for at in chosen], live)
             print(f"{number}/{len(self.mutants)} {verdict:9} {time.monotonic() - begin:6.1f} s  {mutant}", flush=True)
             if verdict in ("survived", "unseen"):

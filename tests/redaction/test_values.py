@@ -298,3 +298,9 @@ def test_of_a_very_long_value_the_head_is_looked_for() -> None:
     redactor.keep("long", value)
     assert value[:256] not in redactor.redact(f"it is {value}.")
     assert redactor.redact(f"it is {value[:256]}.") == "it is [redacted:token:long]."
+
+
+def test_a_redactor_whose_first_kept_value_is_too_short_to_look_for_works_as_before() -> None:
+    redactor = SecretRedactor()
+    redactor.keep("too", "short")
+    assert redactor.redact(f"short {TOKEN}") == "short [redacted:github-pat]"
