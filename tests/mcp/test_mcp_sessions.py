@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp.faults import Busy
+from bundle_router.adapters.mcp.hub import Guards
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
+from bundle_router.testing import FakeClock
 
 from tests.profiles import rounds
 
@@ -295,6 +298,33 @@ def test_a_call_whose_time_is_up_before_its_turn_is_busy_and_never_made(bench: A
 
     with bench.faults.serving() as server:
         bench.run(main, bench.http(server), bounds=Bounds(per_server=1))
+
+
+@pytest.mark.parametrize("way", ["it is cancelled", "its time is up"])
+def test_a_place_that_comes_in_the_very_turn_in_which_its_call_gives_up_goes_to_the_next(way: str) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        guards = Guards(Bounds(per_server=1), FakeClock())
+        await guards.enter("s", loop.time())
+        left_s = 0.0 if way == "its time is up" else 600.0
+        second = loop.create_task(guards.enter("s", loop.time() + left_s))
+        third = loop.create_task(guards.enter("s", loop.time() + 600))
+        await asyncio.sleep(0)
+        assert guards.counts("s") == (1, 2)
+        if way == "its time is up":
+            loop.call_later(0, guards.leave, "s")  # in one turn with the timer, which was set before
+        else:
+            guards.leave("s")
+            second.cancel()
+        gave_up = (await asyncio.gather(second, return_exceptions=True))[0]
+        assert isinstance(gave_up, Busy if way == "its time is up" else asyncio.CancelledError)
+        await asyncio.sleep(0)
+        assert third.done()
+        assert guards.counts("s") == (1, 0)
+        guards.leave("s")
+        assert guards.counts("s") == (0, 0)
+
+    asyncio.run(main())
 
 
 def test_servers_that_hang_leave_room_for_the_others(bench: Any) -> None:
