@@ -16,7 +16,7 @@ Rules:
 3. The quickest tests that together take `SECONDS` of CPU have to tell it apart; what they let pass is tried once more,
    with the quickest of all that take `AGAIN` times as long. What only a longer search would find is found by chance.
 4. A child that fails, dies or uses several times the CPU of its tests is a killed mutant. Hypothesis takes the same
-   examples each time and shrinks nothing, so that two runs say the same.
+   examples each time and shrinks nothing, and sets have one order, so that two runs say the same.
 
     python tests/mutants.py                     all areas: about half an hour of CPU
     python tests/mutants.py chain --part 1/4    every fourth mutant of one area
@@ -660,6 +660,8 @@ def main() -> int:
     parser.add_argument("--argued", action="store_true", help="try those that are argued, too: arguments can be stale")
     parser.add_argument("--list", action="store_true", help="print them, and try none")
     asked = parser.parse_args()
+    if "PYTHONHASHSEED" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "1"})
     unknown = [name for name in asked.areas if name not in AREAS]
     if unknown:
         parser.error(f"unknown area {unknown[0]!r}: there are {', '.join(AREAS)}")
