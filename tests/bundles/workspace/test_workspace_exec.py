@@ -494,3 +494,13 @@ def test_the_model_is_told_what_it_may_run(workspace: Path) -> None:
     rule = BinaryRule(name="git", path="/usr/bin/git", forms=(BinaryForm(words=("status",)),))
     context = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=1, max_bytes=100_000)
     assert list_binaries(BinariesArguments(), context).blocks[0] == Text("git status")
+
+
+def test_the_launcher_starts_without_the_slow_half_of_the_standard_library() -> None:
+    root = Path(__file__).parents[3] / "router"
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); import bundle_router.tools.sandbox.launcher\n"
+        "print(*{'dataclasses', 'inspect', 'ast', 'subprocess', 'asyncio'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-I", "-S", "-c", code, str(root)]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "\n"

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,21 +224,18 @@ def plan_for(folder: Path, source: str, **changes: Any) -> Iterator[SandboxPlan]
     """A plan as `exec` makes it, for a program in a folder that may be swapped before it is started."""
     rule = BinaryRule(name="python", path="@python", forms=(BinaryForm(words=("-c",)),))
     with Root(str(folder)) as root, opened(rule, workspace=str(folder)) as binary, program_folder() as private:
-        yield replace(
-            SandboxPlan(
-                argv=(binary.path, "-c", source),
-                env=(),
-                binary_fd=binary.fd,
-                cwd=str(folder),
-                cwd_fd=root.fd,
-                root_fd=root.fd,
-                report_fd=-1,
-                write=(private,),
-                read=confine.readable_paths(rule, binary),
-                devices=confine.DEVICES,
-            ),
-            **changes,
-        )
+        yield SandboxPlan(
+            argv=(binary.path, "-c", source),
+            env=(),
+            binary_fd=binary.fd,
+            cwd=str(folder),
+            cwd_fd=root.fd,
+            root_fd=root.fd,
+            report_fd=-1,
+            write=(private,),
+            read=confine.readable_paths(rule, binary),
+            devices=confine.DEVICES,
+        )._replace(**changes)
 
 
 def finish(plan: SandboxPlan) -> ProcessExit:
@@ -268,7 +264,7 @@ def test_what_is_granted_is_the_folder_that_was_opened_whatever_its_name_leads_t
     source = f"open('here', 'w'); open({str(workspace / 'there')!r}, 'w')"
     with plan_for(workspace, source) as plan:
         swap(workspace, outside)
-        finished = finish(replace(plan, cwd=str(workspace.with_name("kept"))))
+        finished = finish(plan._replace(cwd=str(workspace.with_name("kept"))))
     if not any(statement.held for statement in finished.statements if statement.name == "files"):
         pytest.skip("no Landlock here")
     assert finished.exit_code == 1

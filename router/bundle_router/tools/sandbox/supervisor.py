@@ -18,7 +18,6 @@ import select
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -98,7 +97,7 @@ class Supervisor:
                 raise _Unprotected(place, "it is a symbolic link")
             self._statements.append(_about(place, held, detail if held else "a symbolic link, which can be replaced"))
         read = (*plan.read, "/proc") if own_proc else plan.read
-        self._plan = replace(plan, read=read, write=(*plan.write, *_own_writable(plan)))
+        self._plan = plan._replace(read=read, write=(*plan.write, *_own_writable(plan)))
         return own_proc
 
     # --- the child ---------------------------------------------------------------------------------------------------

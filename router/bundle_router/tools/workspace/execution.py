@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -86,7 +86,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         _check_paths(root, arguments, accepted)
         kept = protected_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
-        plan = replace(plan, cgroups=cgroups, facilities=facilities)
+        plan = plan._replace(cgroups=cgroups, facilities=facilities)
         finished = start(
             plan,
             stdin=arguments.stdin,
@@ -274,7 +274,7 @@ def _record(finished: ProcessExit, binary: Binary, arguments: ExecArguments) -> 
         "elapsed_ms": round(finished.elapsed_ms, 1),
         "leftovers": finished.leftovers,
         "streams": [{"id": name, "bytes": kept.total, "dropped": kept.dropped} for name, kept in streams],
-        "isolation": [asdict(statement) for statement in finished.statements],
+        "isolation": [statement._asdict() for statement in finished.statements],
     }
 
 

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final
 
 from bundle_router.errors import ToolFailure
@@ -35,7 +34,7 @@ def run(
     max_bytes: int,
 ) -> ProcessExit:
     """Run a program by sandbox-exec (`program`); else as `process.run`. Raises ToolFailure `not_started`."""
-    real = replace(plan, read=tuple(map(os.path.realpath, plan.read)))
+    real = plan._replace(read=tuple(map(os.path.realpath, plan.read)))
     began = time.monotonic()
     with tempfile.TemporaryFile() as source:
         source.write((stdin or "").encode("utf-8"))

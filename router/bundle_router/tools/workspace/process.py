@@ -23,7 +23,7 @@ import subprocess
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -135,7 +135,7 @@ def run(
     control_out, control_in = os.pipe()
     report_out, report_in = os.pipe()
     try:
-        plan, wrapper = _arranged(replace(plan, report_fd=report_in))
+        plan, wrapper = _arranged(plan._replace(report_fd=report_in))
         process = _start(plan, control_out, stdin, wrapper)
     except (OSError, PathSwapped) as error:
         for descriptor in (control_in, report_out):
@@ -157,13 +157,13 @@ def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
     """Return the plan with its mounts, and the bubblewrap command for them (empty: the launcher mounts)."""
     if "mounts" not in plan.facilities:
         return plan, []
-    plan = replace(plan, mounts=mounts_of(plan))
+    plan = plan._replace(mounts=mounts_of(plan))
     if not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
         return plan, []
     program = find_binary("bwrap", outside=os.readlink(f"/proc/self/fd/{plan.root_fd}"))  # noqa: PTH115  # text
     if program is None or not _bubblewrap_works(program):
         return plan, []
-    return replace(plan, entered=True), [program, *bubblewrap.arguments(plan.mounts), "--"]
+    return plan._replace(entered=True), [program, *bubblewrap.arguments(plan.mounts), "--"]
 
 
 @cache
