@@ -213,14 +213,12 @@ def _show_fits(learning: Learning) -> None:
     if rows:
         table(("on steps it was not learned from", "steps>", "now>", "then>"), rows)
         say()
-    if learning.memory is not None:
-        say(f"memory: {'on' if learning.memory.memory is not None else 'not proposed'}: {learning.memory.why}")
-        if learning.memory.recall:
-            say(f"past steps are compared {learning.memory.recall}")
-    if learning.tools is not None:
-        say(f"memory of tools: {'on' if learning.tools.memory is not None else 'not proposed'}: {learning.tools.why}")
-        if learning.tools.recall:
-            say(f"past steps are compared for tools {learning.tools.recall}")
+    for of, fitted in (("", learning.memory), ("tools", learning.tools)):
+        if fitted is not None:
+            state = "on" if fitted.memory is not None else "not proposed"
+            say(f"memory{of and ' of '}{of}: {state}: {fitted.why}")
+            if fitted.recall:
+                say(f"past steps are compared {of and 'for '}{of}{of and ' '}{fitted.recall}")
     if (tried := learning.embeddings) is not None:
         advice = "; they lose here: leave [search.embeddings] out" if tried.gain + tried.sigma < 0.0 else ""
         say(f"embeddings: quality {tried.words:.3f} by words alone, {tried.words + tried.gain:.3f} with them{advice}")

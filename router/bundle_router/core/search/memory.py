@@ -125,9 +125,7 @@ class Memory:
     def ids(self) -> frozenset[str]:
         """The ids that its weights or its recollection name."""
         recalled = self.recollection.steps if self.recollection is not None else ()
-        return frozenset(id_ for row in self.weights.values() for id_ in row) | {
-            i for step in recalled for i in step.ids
-        }
+        return frozenset().union(*self.weights.values(), *(step.ids for step in recalled))
 
     @property
     def revision(self) -> str:

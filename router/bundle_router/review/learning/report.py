@@ -88,7 +88,7 @@ def learn(
     labelled = label_steps(past, catalogs, current)
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
-    then = _with_tools(_with_memory(now, memory, current), tools, current)
+    then = _with_memories(now, memory, tools, current)
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, then.memory, current)
@@ -107,21 +107,17 @@ def learn(
     )
 
 
-def _with_memory(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) -> LearnedValues:
-    """Return the values with the fitted memory; too few labels keep the present one, contrary ones remove it."""
-    if fitted is None or not fitted.enough:
-        return now
-    if fitted.memory is None:
-        return replace(now, memory=None, known=())
-    return replace(now, memory=fitted.memory, known=known_of(fitted.memory, current))
-
-
-def _with_tools(now: LearnedValues, fitted: MemoryFit | None, current: Catalog) -> LearnedValues:
-    if fitted is None or not fitted.enough:
-        return now
-    if fitted.memory is None:
-        return replace(now, tools=None, known_tools=())
-    return replace(now, tools=fitted.memory, known_tools=known_tools_of(fitted.memory, current))
+def _with_memories(
+    now: LearnedValues, bundles: MemoryFit | None, tools: MemoryFit | None, current: Catalog
+) -> LearnedValues:
+    """Return the values with the fitted memories; too few labels keep the present one, contrary ones remove it."""
+    if bundles is not None and bundles.enough:
+        memory = bundles.memory
+        now = replace(now, memory=memory, known=known_of(memory, current) if memory is not None else ())
+    if tools is not None and tools.enough:
+        memory = tools.memory
+        now = replace(now, tools=memory, known_tools=known_tools_of(memory, current) if memory is not None else ())
+    return now
 
 
 def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:
