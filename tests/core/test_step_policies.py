@@ -46,7 +46,7 @@ def router() -> FakeRouter:
         (lambda: Step(run_id="r", workflow="w", role="r"), "step: is missing (add step = ...)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", gaol="g"), "(did you mean 'goal'?)"),  # type: ignore[call-arg]
         (lambda: Step(run_id="r", workflow="", role=7, step="s"), "workflow: must not be empty; role: must be text"),
-        (lambda: cast(Any, Step)("r", "w", "r", "s"), "Step(…) takes named values alone"),
+        (lambda: cast(Any, Step)("r", "w", "r", "s"), "Step(…) takes keyword arguments only"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", max_tools=-1), "must be at least 0, not the n"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", labels=["a"]), "labels: must be a mapping, not"),
         (lambda: Step(run_id="r", workflow="w", role="r", step="s", constraints="x"), "the text given (write [...])"),

@@ -177,8 +177,8 @@ def unschematic(x: Callable[[], int]) -> None:
         (starred, "takes any number of 'parts'"),
         (undocumented, "'undocumented' has no description"),
         (unschematic, "'unschematic' can't be described"),
-        (Found, "the class Found is no tool"),
-        (7, "7 is no tool"),
+        (Found, "the class Found is not a tool"),
+        (7, "7 is not a tool"),
         (tool(name=3)(get_ticket), "the name and the description of 3 are not both text"),  # type: ignore[call-overload]  # untyped code does this
         (tool(description=["a"])(get_ticket), "of 'get_ticket' are not both text"),  # type: ignore[call-overload]  # as above
     ],

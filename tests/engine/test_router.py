@@ -399,7 +399,7 @@ def test_calls_that_begin_together_begin_in_several_turns_of_the_loop(tmp_path: 
 @pytest.mark.parametrize(
     ("tool", "wrong"),
     [
-        ("see", "'see' is no tool"),
+        ("see", "'see' is not a tool"),
         (LocalTool("see", "see", dict, print), "'see' are not a pydantic model's class"),  # type: ignore[arg-type]  # untyped code does this
         (LocalTool("see", "see", _Nothing, None), "'see' has no function"),  # type: ignore[arg-type]  # as above
     ],

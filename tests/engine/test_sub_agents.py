@@ -106,7 +106,7 @@ def test_nesting_ends_at_sixteen_and_says_so() -> None:
         router.route_sync(step("n-0"))
         for depth in range(1, 17):
             router.route_sync(step(f"n-{depth}", parent_run_id=f"n-{depth - 1}"))
-        with pytest.raises(RequestError, match="16 sub-agents up"):
+        with pytest.raises(RequestError, match="more than 16 deep"):
             router.route_sync(step("n-17", parent_run_id="n-16"))
         assert not router.fakes.store.has("n-17"), "nothing was written for it"
 

@@ -136,7 +136,7 @@ def test_a_line_that_is_no_label_is_reported_with_its_number(tmp_path: Path, lin
     append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))
     with (tmp_path / FILE).open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(CorruptRun, match=r"labels\.jsonl:2: is no label"):
+    with pytest.raises(CorruptRun, match=r"labels\.jsonl:2: is not a label"):
         read_labels(tmp_path)
 
 

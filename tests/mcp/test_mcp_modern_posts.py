@@ -188,7 +188,7 @@ def outcome(bench: Any, answer: bytes) -> tuple[str, str, str]:
         result = bench.run(main, bench.http(server))
         is_redirect = b"307" in answer[:20]
         assert 1 <= len(server.calls) <= 1 + is_redirect, "what may have been carried out is not sent again"
-        return result.outcome, result.code, re.sub(r" \(\w*Error\)| \(no HTTP came\)", "", bench.said(result))
+        return result.outcome, result.code, re.sub(r" \(\w*Error\)| \(its answer is not HTTP\)", "", bench.said(result))
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -99,7 +99,7 @@ def test_a_changed_record_in_a_database_is_named(filled: str, capsys: pytest.Cap
 
 def test_a_run_that_is_there_is_not_taken_in_again(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "import", RUN, "--from", str(RECORDED), "--store", filled]) == 3
-    assert f"there is a run '{RUN}'" in capsys.readouterr().err
+    assert f"run '{RUN}' is already in" in capsys.readouterr().err
 
 
 def test_labels_go_with_a_run(url: str, tmp_path: Path) -> None:
@@ -138,4 +138,4 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
     assert not (tmp_path / "runs").exists()
     for verb in (["route", *address], ["tools"], ["call", "repo.read_file"], ["serve", "--mcp-only"]):
         assert main([*verb, "--run", "r", "--store", "runs"]) == 3
-        assert "is no store" in capsys.readouterr().err
+        assert "is not a store" in capsys.readouterr().err

@@ -233,13 +233,13 @@ def test_what_is_no_head_or_no_count_of_runs_is_said_to_be(tmp_path: Path) -> No
     heads = FolderHeads(tmp_path)
     heads.note("r", 1, "sha256:1")
     (tmp_path / ".count").write_text("many")
-    with pytest.raises(CorruptRun, match="is no number of runs"):
+    with pytest.raises(CorruptRun, match="holds no number of runs"):
         heads.note("s", 1, "sha256:1")
     for text in ("{", "{}", "[]", '{"run_id": "r"}'):
         (tmp_path / "r.head").write_text(text)
-        with pytest.raises(CorruptRun, match="is no head of a run"):
+        with pytest.raises(CorruptRun, match="is not the head of a run"):
             heads.read("r")
-        with pytest.raises(CorruptRun, match="is no head of a run"):
+        with pytest.raises(CorruptRun, match="is not the head of a run"):
             heads.note("r", 2, "sha256:2")
 
 

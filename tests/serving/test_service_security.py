@@ -120,7 +120,7 @@ def test_a_token_that_the_verb_made_opens_what_it_says_and_is_kept_nowhere(site:
 
     token = made("engine", "--scope", "route", "--expires", "2999-01-31")
     late = made("late", "--scope", "route", "--principal", 'al"ice', "--expires", "2020-01-31T00:00:00Z")
-    assert "has a token 'late'" in made("late", "--scope", "call", code=3)
+    assert "already has a token 'late'" in made("late", "--scope", "call", code=3)
     assert "is not a time" in made("soon", "--scope", "call", "--expires", "soon", code=3)
     assert "tokens.x y" in made("x y", "--scope", "call", code=3)
     path = site.folder / "tokens.toml"

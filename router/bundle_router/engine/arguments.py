@@ -211,7 +211,7 @@ def check_key(redactor: Redactor, key: object) -> None:
     recorded."""
     if not isinstance(key, str) or len(key) > MAX_KEY or redactor.redact(key) != key:
         raise RequestError(
-            f"a call's key is a text of at most {MAX_KEY} characters that does not look like a secret",
+            f"a call's key must be text of at most {MAX_KEY} characters, and must not look like a secret",
             advice="records keep it as it is: use other words for it",
         )
 

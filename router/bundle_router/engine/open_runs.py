@@ -139,7 +139,7 @@ class OpenRun:
 
     def moved_error(self) -> RunBusy:
         return RunBusy(
-            f"run {self.id!r}: others wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
+            f"run {self.id!r}: other processes wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
             advice="try again; it is safe",
         )
 
@@ -461,7 +461,7 @@ class RunTable:
             if parent_id is None:
                 break
         else:
-            raise RequestError(f"run {parent_id!r} is {MAX_ANCESTORS} sub-agents up; nesting ends there")
+            raise RequestError(f"sub-agents are nested more than {MAX_ANCESTORS} deep below run {parent_id!r}")
         for grant in grants:
             refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
         return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)

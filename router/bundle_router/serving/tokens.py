@@ -94,7 +94,9 @@ class AccessTokens:
         Raises RequestError for a name that exists; StorageError."""
         token, known = new_key(), self.path.exists() and self.path.stat().st_size > 0
         if known and any(row.caller.name == name for row in self.read()):
-            raise RequestError(f"the token file {str(self.path)!r} has a token {name!r}", advice="choose another name")
+            raise RequestError(
+                f"the token file {str(self.path)!r} already has a token {name!r}", advice="choose another name"
+            )
         lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
         lines.append(f"scopes = {json.dumps(list(scopes))}")
         lines += [f"{key} = {json.dumps(text)}" for key, text in (("principal", principal), ("role", role)) if text]

@@ -261,7 +261,7 @@ class RunArchive(ABC):
 
     def _read(self, run_id: str, record: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         if record.setdefault("run_id", run_id) != run_id:
-            raise CorruptRun(f"record {record['seq']} of run {run_id!r} is not of this run, by its field 'run_id'")
+            raise CorruptRun(f"record {record['seq']} of run {run_id!r} names another run in its field 'run_id'")
         return read(record)
 
     def receipt(self, run_id: str, seq: int) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class PostgresArchive(RunArchive):
             if error.diag.constraint_name != "router_runs_pkey":
                 raise to_storage_error("take a run in", self.where, error) from None
             raise RequestError(
-                f"there is a run {run_id!r} in {self.where}", advice="prune it first, or take in others"
+                f"run {run_id!r} is already in {self.where}", advice="prune it first, or take in others"
             ) from None
         except psycopg.Error as error:
             raise to_storage_error("take a run in", self.where, error) from None

@@ -74,7 +74,9 @@ class FolderHeads:
         with self._lock_head(_COUNTER) as fd:
             text = os.pread(fd, _MAX, 0).strip() or b"0"
             if not text.isdigit():
-                raise CorruptRun(f"{self.folder / _COUNTER} is no number of runs: it was changed", advice="restore it")
+                raise CorruptRun(
+                    f"{self.folder / _COUNTER} holds no number of runs: it was changed", advice="restore it"
+                )
             number = int(text) + 1
             os.pwrite(fd, b"%d\n" % number, 0)
             return number
@@ -101,7 +103,7 @@ def _read(fd: int, path: Path) -> StoredHead | None:
     try:
         return StoredHead.from_line(text)
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRun(f"{path} is no head of a run: it was changed", advice="restore it") from error
+        raise CorruptRun(f"{path} is not the head of a run: it was changed", advice="restore it") from error
 
 
 class HeadKeepingStore:

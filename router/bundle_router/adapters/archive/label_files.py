@@ -88,4 +88,4 @@ def correction_from(where: str, line: str | bytes) -> StepLabel:
         reasons = (
             "; ".join(error["msg"] for error in wrong.errors()) if isinstance(wrong, ValidationError) else str(wrong)
         )
-        raise CorruptRun(f"{where}: is no label: {reasons}", advice="correct or remove the line") from None
+        raise CorruptRun(f"{where}: is not a label: {reasons}", advice="correct or remove the line") from None

@@ -44,7 +44,7 @@ def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
     """Write the directory form of a run, atomically. Raises RequestError, StorageError."""
     path, temporary = root / run_id, root / f"{_BEGUN}{run_id}"
     if path.exists():
-        raise RequestError(f"there is a run {run_id!r} in {root}", advice="prune it first, or choose another folder")
+        raise RequestError(f"run {run_id!r} is already in {root}", advice="prune it first, or choose another folder")
     try:
         root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)

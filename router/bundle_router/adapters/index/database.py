@@ -201,7 +201,7 @@ def prepare(connection: Connection, *, named: bool) -> None:
     version = _version(connection, look) if META in existing else None
     if existing and version is None:
         raise RequestError(
-            f"the database has a table {existing[0]!r} that is no index of this program; nothing was changed",
+            f"the database has a table {existing[0]!r} that this program did not make; nothing was changed",
             advice="give --url another database (or schema), or rename that table",
         )
     if version not in (None, str(VERSION)):

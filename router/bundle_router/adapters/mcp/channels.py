@@ -164,7 +164,7 @@ class Channel(asyncio.BufferedProtocol):
 
 
 def _garbled_fault() -> ServerFault:
-    return ServerFault("connection_lost", "the connection to the server was lost (no HTTP came)", sent=True)
+    return ServerFault("connection_lost", "the connection to the server was lost (its answer is not HTTP)", sent=True)
 
 
 class ChannelPool:

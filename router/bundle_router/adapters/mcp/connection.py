@@ -255,7 +255,7 @@ class Connection:
         if not self.alive and error.code == _CLOSED_CODE:
             return self._why_it_ended()
         if sdk.is_unread(error):
-            return ServerFault("protocol_error", "the server's answer is no JSON-RPC message")
+            return ServerFault("protocol_error", "the server's answer is not a JSON-RPC message")
         return RpcError(error.code, error.message, error.data)
 
     # --- the end -----------------------------------------------------------------------------------------------------

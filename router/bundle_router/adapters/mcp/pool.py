@@ -76,7 +76,7 @@ class SessionPool:
             left = deadline - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait((work,), timeout=max(left, 0.0))
             if not done:
-                raise ServerFault("timeout", "the server was still being connected to")
+                raise ServerFault("timeout", "the connection to the server was not ready in time")
         if work.cancelled():
             raise ServerFault("closed", CLOSED)
         return work.result()

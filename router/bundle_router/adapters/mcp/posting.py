@@ -169,7 +169,7 @@ class _Answer:
             return
         message = read_object(data)
         if message is None:
-            raise _garbled_fault("the server's answer is no JSON-RPC message")
+            raise _garbled_fault("the server's answer is not a JSON-RPC message")
         if "method" not in message:
             self._message, self.done = message, True
         elif message["method"] == "notifications/tools/list_changed":
@@ -194,7 +194,7 @@ class _Answer:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         message = read_object(self._held) if self._event or self._kind() == b"application/json" else None
         if message is None:
-            raise _garbled_fault("the server's answer is no JSON-RPC message")
+            raise _garbled_fault("the server's answer is not a JSON-RPC message")
         return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
             raise RpcError(error["code"], error["message"], error.get("data"))
         if error is None and isinstance(result, dict) and message.get("id") == number:
             return result
-    raise _garbled_fault("the server's answer is no JSON-RPC message")
+    raise _garbled_fault("the server's answer is not a JSON-RPC message")
 
 
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:

@@ -145,7 +145,7 @@ def _bind_socket(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         made.close()
         why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
-        raise RequestError(f"port {port} of {HOST} can't be listened on: {why}", advice="choose another one") from None
+        raise RequestError(f"can't listen on port {port} of {HOST}: {why}", advice="choose another one") from None
     made.setblocking(False)
     return made
 

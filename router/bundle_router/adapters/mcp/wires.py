@@ -92,7 +92,9 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     headers = {name: value.strip() for name, value in resolve_references(server.headers, environ).items()}
     for name, value in headers.items():
         if not value.isascii() or not value.isprintable():
-            raise ServerFault("credential_missing", f"the value for header {name} can't be sent in one")
+            raise ServerFault(
+                "credential_missing", f"the value for header {name} has characters that a header can't carry"
+            )
     return headers
 
 

@@ -89,7 +89,7 @@ class PostgresArtifacts:
         if data is None:
             if self._objects is None:
                 raise StorageError(
-                    f"artifact {sha256} is in an object store, and none is given",
+                    f"artifact {sha256} is in an object store, and the store's URL names none",
                     kind="unreachable",
                     advice="name it in the store's URL: …?objects=s3://bucket/prefix",
                 )

@@ -50,7 +50,7 @@ def without_objects(url: str) -> tuple[str, str]:
     """Split a URL into the part for libpq and the object store's URL, from its parameter `objects` ("" if absent)."""
     parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
     if parts.scheme not in ("postgresql", "postgres"):
-        raise RequestError(f"{parts.scheme or url[:20]!r} is no store", advice="give a folder, or postgresql://…")
+        raise RequestError(f"{parts.scheme or url[:20]!r} is not a store", advice="give a folder, or postgresql://…")
     query = parse_qsl(parts.query, keep_blank_values=True)
     objects = next((value for name, value in query if name == "objects"), "")
     kept = urlencode([(name, value) for name, value in query if name != "objects"], quote_via=quote)  # libpq: no `+`

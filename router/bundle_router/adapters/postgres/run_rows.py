@@ -180,7 +180,8 @@ class PostgresRunLog:
                 pass
             if time.monotonic() >= deadline:
                 raise RunBusy(
-                    f"others kept appending to {self.path} for {wait_s:g} s", advice="try again: nothing was written"
+                    f"other processes kept appending to {self.path} for {wait_s:g} s",
+                    advice="try again: nothing was written",
                 )
         while self._fetch():
             pass

@@ -32,7 +32,7 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
         before = _version(connection)
         if before > VERSION:
             raise RequestError(
-                f"the database holds version {before} of the tables of runs, and this program knows {VERSION}",
+                f"the database's tables of runs are of version {before}, and this program knows {VERSION}",
                 advice="update bundle-router on this machine",
             )
         if before == 0:
@@ -43,7 +43,7 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
                 connection.execute(migration)
             except psycopg.errors.DuplicateTable as error:
                 raise StorageError(
-                    f"the database has another program's table of one of our names: {error.diag.message_primary}",
+                    f"another program's table in the database has one of our names: {error.diag.message_primary}",
                     kind="io_error",
                     advice="give runs a schema of their own: …?options=-csearch_path%3Drouter",
                 ) from None

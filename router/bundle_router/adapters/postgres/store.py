@@ -113,7 +113,9 @@ class PostgresRunStore:
         )
         log = self.open(run_id)
         if log is None:
-            raise StorageError(f"run {run_id!r} was deleted while it was begun", kind="deleted", advice="try again")
+            raise StorageError(
+                f"run {run_id!r} was deleted while it was being created", kind="deleted", advice="try again"
+            )
         log.begin()
         return log
 

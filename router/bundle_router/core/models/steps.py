@@ -59,7 +59,9 @@ class Given(Frozen):
 
         def __init__(self, *unnamed: object, **values: Any) -> None:
             if unnamed:
-                raise InvalidStep(f"{type(self).__name__}(…) takes named values alone", advice="write run_id=…, step=…")
+                raise InvalidStep(
+                    f"{type(self).__name__}(…) takes keyword arguments only", advice="write run_id=…, step=…"
+                )
             try:
                 super().__init__(**values)
             except ValidationError as wrong:

@@ -167,7 +167,7 @@ class PageRoutes:
         run_id, sha256 = request.path_params["run"], request.path_params["sha256"]
         try:
             if not SHA256.fullmatch(sha256):
-                raise RequestError(f"{sha256[:64]!r} is no artifact's digest")
+                raise RequestError(f"{sha256[:64]!r} is not an artifact's digest")
             found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:
             return await self._refusal_page(request, error.message, 404, error.advice)

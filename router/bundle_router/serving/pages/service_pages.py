@@ -103,7 +103,7 @@ class ConfigRoutes:
     def _save(self, form: Query, by: str, _request: Request) -> PageContent | str:
         name, text = first(form, "file"), first(form, "text")
         if first(form, "compared") != text_digest(text):
-            refusal = RequestError("the text was changed since it was compared", advice="see what it comes to now")
+            refusal = RequestError("the text was changed since it was compared", advice="compare it again")
             return self._views.preview(form, refused=refusal)
         try:
             self._editor.save(

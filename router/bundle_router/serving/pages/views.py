@@ -235,7 +235,7 @@ class PageViews:
     def _named_decision(self, name: str) -> DecisionDetail:
         run_id, _, seq = name.rpartition("/")
         if not run_id or not seq.isdigit():
-            raise RequestError(f"{name[:200]!r} names no decision", advice="write RUN/NUMBER, e.g. r-42/0")
+            raise RequestError(f"{name[:200]!r} does not name a decision", advice="write RUN/NUMBER, e.g. r-42/0")
         return self._reader.decision(run_id, whole_number(seq))
 
     def artifact(self, sha256: str) -> PageContent:
