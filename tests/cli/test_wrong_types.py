@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
+from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
 from bundle_router.core.records.call_records import read_record
-from bundle_router.core.records.chain import FILES, genesis, seal
+from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
 
@@ -117,6 +118,7 @@ def resealed(tmp_path: Path) -> Any:
         (0, ("bundles", 0, "id"), 7),
         (0, ("exposure", "tokens"), "many"),
         (0, ("activation", "before"), [{"id": "x", "origin": "mapped", "used": {}}]),
+        (0, ("activation", "after"), [{"id": "x", "origin": "mapped", "used": 0, "tools": [[]]}]),
         (2, ("result",), 7),
         (2, ("elapsed_ms",), "long"),
         (2, ("call_id",), ["c"]),
@@ -158,3 +160,35 @@ def test_a_record_that_names_another_run_is_not_shown_as_this_ones(
     resealed(0, ("run_id",), "other")
     assert main(["runs", "show", "golden", "--runs", str(tmp_path / "runs")]) == 5
     assert "record 0 of run 'golden' is not of this run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(("file", "status"), [("run.json", 0), ("catalog.json", 0), ("routing.jsonl", 5)])
+def test_a_number_that_json_does_not_have_is_told_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, status: int, number: str
+) -> None:
+    path = shutil.copytree(GOLDEN, tmp_path / "runs" / "golden") / file
+    path.write_text(path.read_text("utf-8").replace("{", f'{{"x": {number}, ', 1), "utf-8")
+    runs = ("--runs", str(tmp_path / "runs"))
+    assert main(["runs", "verify", *runs]) == 5
+    assert "golden: BROKEN" in capsys.readouterr().out
+    assert main(["runs", "list", *runs]) == 0
+    assert main(["runs", "show", "golden", "--json", *runs]) == status
+    assert main(["runs", "receipt", "golden", "0", *runs]) in (0, 5)
+    step = Step(run_id="golden", workflow="feature", role="planner", step="plan")
+    if file == "run.json":
+        with (
+            Router.open(ROOT / "config", runs=tmp_path / "runs", workspace=tmp_path) as router,
+            pytest.raises(CorruptRun),
+        ):
+            router.route_sync(step)
+
+
+def test_a_text_without_line_ends_is_looked_through_in_pieces(tmp_path: Path) -> None:
+    run = shutil.copytree(GOLDEN, tmp_path / "runs" / "golden")
+    with (run / FILES["calls"]).open("r+b") as file:
+        file.truncate(MAX_LINE * 2)
+    texts = dict.fromkeys(name for name, lines in Archive(tmp_path / "runs").texts("golden") for _ in lines)
+    longest = max(len(line) for _, lines in Archive(tmp_path / "runs").texts("golden") for line in lines)
+    assert FILES["calls"] in texts
+    assert longest == MAX_LINE

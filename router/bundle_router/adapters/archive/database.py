@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from bundle_router.adapters.postgres.connections import Pool, to_storage_error, 
 from bundle_router.adapters.postgres.objects import ObjectStore
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.models.canonical import decode, encode
 from bundle_router.core.records.chain import FILES, File, genesis, parse
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
@@ -72,7 +71,7 @@ class PostgresArchive(RunArchive):
 
     def _header_of(self, run_id: str, text: str) -> RunHeader:
         try:
-            fields = json.loads(text)
+            fields = decode(text)
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
@@ -101,7 +100,7 @@ class PostgresArchive(RunArchive):
         if not rows:
             raise CorruptRun(f"{self.where}#{run_id}/{file} is missing", advice="restore it")
         try:
-            return json.loads(rows[0][0])
+            return decode(rows[0][0])
         except (ValueError, RecursionError):
             raise CorruptRun(f"{self.where}#{run_id}/{file} is not JSON", advice="restore it") from None
 

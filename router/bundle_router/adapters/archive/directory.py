@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
 from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, free_unfinished
 from bundle_router.adapters.text_files import holders
+from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
@@ -112,7 +113,7 @@ class Archive(RunArchive):
             with _open_regular_file(path) as fd:
                 if fd is not None:
                     with open(fd, encoding="utf-8", errors="surrogateescape", closefd=False) as file:
-                        yield path.name, file
+                        yield path.name, iter(partial(file.readline, MAX_LINE), "")
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ def _read_json(path: Path) -> Any:
         if size > _MAX_JSON:
             raise CorruptRun(f"{path} has {size} bytes, over the {_MAX_JSON} it may have", advice="restore it")
         try:
-            return json.loads(os.pread(fd, size, 0))
+            return decode(os.pread(fd, size, 0).decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise CorruptRun(f"{path} is not JSON", advice="restore it; the records can be read without it") from error
 

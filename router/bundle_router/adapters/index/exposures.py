@@ -54,7 +54,10 @@ class Exposures:
 
         The digest is None if the catalog is missing or the record is malformed.
         """
-        key = _key(record)
+        try:
+            key = _key(record)
+        except (TypeError, ValueError, AttributeError):
+            return None, []
         if key in self._known:
             return self._known[key], []
         rows = self._rows(run_id, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from typing import Final
@@ -16,6 +15,7 @@ from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
+from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import genesis
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import RequestError, StorageError
@@ -82,7 +82,7 @@ class PostgresRunStore:
         rows = self.pool.fetch("select header from router_runs where run_id = %s", (run_id,), doing="open a run")
         if not rows:
             return None
-        header = RunHeader(json.loads(rows[0][0]))
+        header = RunHeader(decode(rows[0][0]))
         return PostgresRunLog(header, self._session, self.artifacts(run_id), self._redactor, self._clock)
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> PostgresRunLog:

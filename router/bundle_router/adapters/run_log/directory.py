@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import resource
 import stat
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.text_files import holders
+from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.errors import STORAGE_FAULTS, CorruptRun, RunBusy, StorageError, storage_error
@@ -296,7 +296,7 @@ def read_header(storage: Storage, dir_fd: int, path: Path) -> RunHeader | None:
     if not text:
         return None
     try:
-        fields = json.loads(text)
+        fields = decode(text)
     except (ValueError, RecursionError) as error:
         raise CorruptRun(f"{where} is not JSON", advice="restore it, or use a new run id") from error
     if not isinstance(fields, dict) or fields.get("schema") != RUN_SCHEMA:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Any, Final
@@ -24,6 +25,16 @@ def encode(value: Any) -> str:
         return "".join(_PIECES(value, 0))
     except RecursionError:  # too deep, or a cycle
         return _CHECKED.encode(value)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no number of JSON")
+    return value
+
+
+decode: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).decode
+"""Returns the value of a JSON text that `encode` can write again. Raises ValueError, RecursionError."""
 
 
 class EncodedObject(dict[str, Any]):

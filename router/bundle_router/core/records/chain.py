@@ -16,12 +16,11 @@ The lines alone don't show a cut-off tail, which leaves a shorter valid chain. F
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
-from bundle_router.core.models.canonical import digest, encode_object, text_of
+from bundle_router.core.models.canonical import decode, digest, encode_object, text_of
 from bundle_router.dataclass import dataclass
 
 File = Literal["routing", "calls"]
@@ -244,7 +243,7 @@ def link(line: bytes) -> Link:
 def parse(line: bytes) -> dict[str, Any]:
     """Return a line's record without checking its hash. Raises BadLine unless it is a JSON object with a `seq`."""
     try:
-        record = json.loads(line)
+        record = decode(line.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise BadLine("it is not JSON") from error
     if not isinstance(record, dict):
