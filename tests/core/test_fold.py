@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -201,6 +202,16 @@ def test_tools_that_joined_by_an_answer_stay_with_their_bundle(fold: Fold) -> No
 def test_an_activation_is_the_same_however_many_calls_were_made_before_it_is_asked_for(fold: Fold) -> None:
     many = [started(f"c{number}", bundle="a" if number % 3 else "b") for number in range(MANY_EFFECTS + 2)]
     assert used(fold([decided("d"), *many]).activation("")) == {"a": MANY_EFFECTS + 4, "b": MANY_EFFECTS + 2}
+
+
+def test_calls_that_are_alike_leave_one_object_until_the_activation_is_asked_for(fold: Fold) -> None:
+    """An object of its own for each, among those of a burst of calls, keeps the memory of all of them."""
+    run = fold([decided("d"), *(started(f"c{number}", tool="abc"[number % 3]) for number in range(MANY_EFFECTS - 2))])
+    kept = gc.get_referents(*(branch.calls for branch in run._branches.values()))
+    assert len(kept) == MANY_EFFECTS - 2
+    assert len(set(map(id, kept))) == 3
+    run.activation("")
+    assert not any(branch.calls or branch.effects for branch in run._branches.values())
 
 
 def test_what_calls_spend_belongs_to_the_address_of_their_decision_and_to_the_run(fold: Fold) -> None:

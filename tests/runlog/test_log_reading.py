@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.adapters.run_log.run_chain import Segment
 from bundle_router.core.records.chain import Head, seal, unseal
 from bundle_router.errors import CorruptRun, StorageError
 
@@ -243,3 +245,18 @@ def test_a_record_that_does_not_follow_is_named(runs: Any) -> None:
     with pytest.raises(CorruptRun, match=f"{ROUTING}:3: record 2 ") as corrupt:
         [*log.news()]
     assert "the run can't be continued" in corrupt.value.advice
+
+
+def test_the_places_of_records_that_a_run_notes_are_no_objects_of_their_own() -> None:
+    """Kept among the objects of a burst of calls, each would hold memory of theirs."""
+    segment = Segment("run.jsonl")
+    tracemalloc.start()
+    try:
+        for seq in range(64_000):
+            segment.grow(seq, 500)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert segment.bytes_of(63_999) == (63_936 * 500, 64_000 * 500)
+    assert segment.bytes_of(64_000) is None
+    assert held < 40_000, "two numbers for each 64 records"

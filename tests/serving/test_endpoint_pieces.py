@@ -1,15 +1,20 @@
-"""How answers leave: what is written together, together. A transport that notes what it is given stands for the socket,
-since one in the same process can't tell two packets from one."""
+"""How requests begin and answers leave: those of a crowd in turns; what is written together, together. A transport that
+notes what it is given stands for the socket, since one in the same process can't tell two packets from one."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the endpoint needs the 'mcp' extra")
 
+from bundle_router.serving.keys import Caller
 from bundle_router.serving.listener import HELD_BYTES, CoalescingTransport
+from bundle_router.serving.mcp.mount import TOGETHER, McpMount
 
 
 class Noting(asyncio.Transport):
@@ -67,3 +72,46 @@ def test_no_more_is_held_than_a_bounded_piece() -> None:
         return at_once
 
     assert asyncio.run(main()) == [2 * HELD_BYTES, 2 * HELD_BYTES]
+
+
+def test_a_crowds_requests_begin_in_turns_and_those_before_them_are_answered_meanwhile() -> None:
+    """Where all had begun before the first was answered, they took the memory of all."""
+
+    async def main() -> tuple[Counter[int], int]:
+        turn = under_way = most = 0
+        done = asyncio.Event()
+        begun = Counter[int]()
+
+        async def handle(*_: Any) -> None:
+            nonlocal under_way, most
+            begun[turn] += 1
+            under_way += 1
+            most = max(most, under_way)
+            for _turn in range(3):  # what a request waits for
+                await asyncio.sleep(0)
+            under_way -= 1
+
+        async def count_turns() -> None:
+            nonlocal turn
+            while not done.is_set():
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def get(*_: Any) -> Any:
+            return served
+
+        served = SimpleNamespace(requests=0, server=SimpleNamespace(handle=handle))
+        mount = McpMount(SimpleNamespace(access=None, get=get))  # type: ignore[arg-type] # all that a request needs of it
+        counting = asyncio.create_task(count_turns())
+        user = Caller("agent", frozenset({"call"}))
+        scope = {"raw_path": b"/mcp/runs/r", "method": "GET", "headers": [], "user": user}
+        await asyncio.gather(*(mount(dict(scope), None, None) for _ in range(40 * TOGETHER)))
+        done.set()
+        await counting
+        assert served.requests == 0
+        return begun, most
+
+    begun, most = asyncio.run(main())
+    assert begun.total() == 40 * TOGETHER
+    assert max(begun.values()) <= 2 * TOGETHER
+    assert most < 8 * TOGETHER

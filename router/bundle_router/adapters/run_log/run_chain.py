@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -66,22 +67,26 @@ class Segment:
     identity: tuple[int, int] | None = None
     size: int = 0
     end: int = 0
-    marks: list[tuple[int, int]] = field(default_factory=list)
-    """`seq` and offset of some of its records, so that any record is found without reading all."""
+    seqs: array[int] = field(default_factory=lambda: array("q"))
+    """`seq` of some of its records, so that any record is found without reading all. Arrays, since an object kept for
+    each, among those of a burst of calls, would hold their memory."""
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    """Where these records begin."""
 
     def grow(self, seq: int, length: int) -> None:
         """Note that a record of `length` bytes was added at the end."""
-        if not self.marks or seq - self.marks[-1][0] >= _STRIDE:
-            self.marks.append((seq, self.size))
+        if not self.seqs or seq - self.seqs[-1] >= _STRIDE:
+            self.seqs.append(seq)
+            self.offsets.append(self.size)
         self.size += length
         self.end = seq + 1
 
     def bytes_of(self, seq: int) -> tuple[int, int] | None:
         """Return start and end of the bytes that hold the record, if it is in this file; None if it can't be."""
-        at = bisect_right(self.marks, (seq, self.size))
+        at = bisect_right(self.seqs, seq)
         if at == 0 or seq >= self.end:
             return None
-        return self.marks[at - 1][1], self.marks[at][1] if at < len(self.marks) else self.size
+        return self.offsets[at - 1], self.offsets[at] if at < len(self.offsets) else self.size
 
 
 class RunChain:

@@ -55,13 +55,17 @@ class KeyedCall:
 
 @dataclass(slots=True)
 class _Branch:
-    """One branch of a run. `decided` is made from `line` on demand; `calls` are not in `activation` yet."""
+    """One branch of a run. `decided` is made from `line` on demand; `calls` are not in `activation` yet.
+
+    Equal `effects` are one object: one of its own for each call, kept among a burst's objects, would hold their memory.
+    """
 
     line: DecisionLine
     recent: deque[RecentStep]
     decided: DecisionRecord | None = None
     activation: Activation | None = None
     calls: list[CallEffect] = field(default_factory=list)
+    effects: dict[tuple[object, ...], CallEffect] = field(default_factory=dict)
 
 
 class RunFold:
@@ -153,7 +157,7 @@ class RunFold:
         branch_name = self.branch_of(decision_id) or DEFAULT_BRANCH
         branch = self._branches.get(branch_name)
         if branch is not None:
-            branch.calls.append(effect)
+            branch.calls.append(branch.effects.setdefault((effect.bundle, effect.tool, effect.joined), effect))
             if len(branch.calls) >= MANY_EFFECTS:
                 self.activation(branch_name)
 
@@ -218,6 +222,7 @@ class RunFold:
         if at.calls:
             at.activation = sticky_set.resume_activation(at.activation, at.calls)
             at.calls.clear()
+            at.effects.clear()
         return at.activation
 
     def recent(self, branch: str) -> tuple[RecentStep, ...]:

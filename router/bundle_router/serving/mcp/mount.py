@@ -29,6 +29,11 @@ def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
     return [Mount(ROOT, McpMount(runs))]
 
 
+TOGETHER: Final = 8
+"""Number of a run's requests above which a new one waits some turns of the loop before it begins, where it takes least
+memory."""
+
+
 class McpMount:
     """The ASGI application at `/mcp` for the token's run, and at `/mcp/runs` for the run in the path."""
 
@@ -46,6 +51,8 @@ class McpMount:
             return
         served.requests += 1
         try:
+            for _ in range(served.requests // TOGETHER):
+                await asyncio.sleep(0)
             await served.server.handle(scope, receive, self._checked(to, scope, send))
         finally:
             served.requests -= 1
