@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -121,10 +122,10 @@ def test_past_steps_say_nothing_against_what_no_step_needed_yet(search: Search) 
     assert fair.add_to(base, features)["issues.tracker"] == blind.add_to(base, features)["issues.tracker"]
 
 
-@pytest.mark.parametrize("alike", [0.2, 0.95])
+@pytest.mark.parametrize("alike", [0.2, 0.4, 0.95])
 def test_recall_is_not_taken_where_it_outvotes_what_no_step_needed_yet(alike: float) -> None:
     """The texts rank `late` right and `early`, of like meaning, second. Past steps tell them apart, once both have been
-    needed; as long as `late` is new, what is like it votes for `early`."""
+    needed; as long as `late` is new, what is like it votes for `early`: `late` needs a share to stand against it."""
     pairs = (("early-0", "late-0"), ("early-1", "late-1"))
     assert all(fold_of(f"id\0{early}") != fold_of(f"id\0{late}") for early, late in pairs)
     of = {f"{'qxvz'[2 * at + late]}{n:03d}": (pair, pair[late]) for at, pair in enumerate(pairs)
@@ -146,6 +147,14 @@ def test_recall_is_not_taken_where_it_outvotes_what_no_step_needed_yet(alike: fl
     assert max(trial.gain for trial in fit.recall.trials) > 0.1, "replay gains"
     assert (fit.recall.new < -0.1) == (alike > 0.9)
     assert (fit.recall.memory is None) == (alike > 0.9)
+    if fit.recall.memory is not None:
+        recollection = fit.recall.memory.recollection
+        assert recollection is not None
+        assert (recollection.novelty > 0.0) == (alike == 0.4), "no more than it takes"
+        assert Memory.from_json(json.loads(json.dumps(fit.recall.memory.to_json()))) == fit.recall.memory
+        asked = {"late-9": 1.0, "early-0": 0.9}
+        without, with_votes = (fit.recall.memory.add_to(asked, {}, votes) for votes in ({}, {"early-0": 0.1}))
+        assert (with_votes["late-9"] > without["late-9"]) == (alike == 0.4), "only where steps vote"
 
 
 @examples(20)

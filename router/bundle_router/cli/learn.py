@@ -221,7 +221,8 @@ def _show_fits(learning: Learning) -> None:
                 say(f"past steps are compared {of and 'for '}{of}{of and ' '}{fitted.recall}")
     if (tried := learning.embeddings) is not None:
         advice = "; they lose here: leave [search.embeddings] out" if tried.gain + tried.sigma < 0.0 else ""
-        say(f"embeddings: quality {tried.words:.3f} by words alone, {tried.words + tried.gain:.3f} with them{advice}")
+        words = tried.quality - tried.gain
+        say(f"embeddings: quality {words:.3f} by words alone, {tried.quality:.3f} with them{advice}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")

@@ -9,12 +9,14 @@ Rules:
    most `MOST_LOST`. New ids keep as much of their lexical score (`novelty`) as that takes. If none of `NOVELTIES`
    suffices, a more careful `trust` is taken, or no memory.
 5. Recall of past steps by meaning is chosen last, and only if it gains by rule 3 over the choice without it, which may
-   be a memory of words or none, and does not lose by rule 4. So without an embedder that choice remains.
+   be a memory of words or none, and does not lose by rule 4, for which new ids get a share of its weight, too. So
+   without an embedder that choice remains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -30,7 +32,7 @@ from bundle_router.core.search.memory import (
     make_examples,
     past_texts,
 )
-from bundle_router.core.search.recall import MAX_REMEMBERED, PULLS, PastText, Recollection
+from bundle_router.core.search.recall import MAX_REMEMBERED, NEW_SHARES, PULLS, PastText, Recollection
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.search.trials import (
     MIN_SIGMAS,
@@ -54,6 +56,8 @@ MAX_REPLAYED: Final = 600
 
 
 _Past = Example | Label | PastText
+_Votes = tuple[Mapping[str, float], Mapping[str, float]]
+"""Votes of remembered steps for a label's ids, and what the ids get then that none of these needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +180,10 @@ def _fit_recall(
 ) -> RecallFit | None:
     """Fit recall (rule 5). None if no step has a vector."""
     trust = words.memory.trust if words.memory is not None else 1.0
-    remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0)
+    remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0, 1.0)
     recalled = in_order(kept)[: len(replayed)]
-    votes = _votes(recalled, remembered, _fold_of_run, recalling)
-    if not any(votes):
+    votes = _votes(zip(recalled, replayed, strict=True), remembered, _fold_of_run, recalling)
+    if not any(said for said, _ in votes):
         return None
     witnesses = [Witness(frozenset(label.ids), label.run) for label in recalled]
     before = [step.quality() for step in replayed]
@@ -191,33 +195,46 @@ def _fit_recall(
     lost = 0.0
     if best is not None:
         none = [quality_of(step.example.base, step.example.ids) for step in replayed]
-        votes = _votes(recalled, remembered, _fold_of_ids, recalling)
-        for trial in [t for t in reversed(trials) if t.pull <= best.pull and t.pays]:
-            new = difference(_qualities(held, votes, trial.pull), none, witnesses)
+        held_votes = _votes(zip(recalled, held, strict=True), remembered, _fold_of_ids, recalling)
+        careful = [pull for pull in reversed(PULLS) if pull <= best.pull]
+        for pull, novelty in itertools.product(careful, NEW_SHARES):
+            qualities = _qualities(replayed, votes, pull, novelty)
+            if not Trial.of(trust, qualities, difference(qualities, before, witnesses)).pays:
+                continue
+            new = difference(_qualities(held, held_votes, pull, novelty), none, witnesses)
             lost = new.mean
             if _spares_new(new):
                 memory = words.memory or Memory(trust=trust, labels=words.labels)
-                memory = replace(memory, recollection=replace(remembered, pull=trial.pull))
-                return RecallFit(memory, mean(before), trial.quality, trials, lost)
+                memory = replace(memory, recollection=replace(remembered, pull=pull, novelty=novelty))
+                return RecallFit(memory, mean(before), mean(qualities), trials, lost)
     return RecallFit(None, mean(before), mean(before), trials, lost)
 
 
 def _votes(
-    labels: Sequence[Label], remembered: Recollection, places: Callable[[_Past], frozenset[int]], recalling: Recalling
-) -> list[Mapping[str, float]]:
+    asked: Iterable[tuple[Label, _Replayed]],
+    remembered: Recollection,
+    places: Callable[[_Past], frozenset[int]],
+    recalling: Recalling,
+) -> list[_Votes]:
     """Return the votes for every label of the steps in other folds."""
     others = [
         replace(remembered, steps=tuple(step for step in remembered.steps if fold not in places(step)))
         for fold in range(FOLDS)
     ]
-    return [recalling.votes(label, others[min(places(label))]) for label in labels]
-
-
-def _qualities(steps: Sequence[_Replayed], votes: Sequence[Mapping[str, float]], pull: float) -> list[float]:
+    own = [(label, step.example.base, others[min(places(label))]) for label, step in asked]
     return [
-        step.quality({id_: pull * vote for id_, vote in vote_of.items()})
-        for step, vote_of in zip(steps, votes, strict=True)
+        (said, other.for_new(base)) if (said := recalling.votes(label, other)) else (said, said)
+        for label, base, other in own
     ]
+
+
+def _qualities(steps: Sequence[_Replayed], votes: Sequence[_Votes], pull: float, novelty: float = 0.0) -> list[float]:
+    extra = pull * novelty
+    weighed = (
+        {id_: pull * vote for id_, vote in said.items()} | {id_: extra * share for id_, share in new.items()}
+        for said, new in votes
+    )
+    return [step.quality(one) for step, one in zip(steps, weighed, strict=True)]
 
 
 def _replay(

@@ -107,6 +107,8 @@ class Memory:
         """Return `trust` times the lexical scores (best is 1) plus the memory's, for ids that either scores."""
         new = self.trust + self.novelty
         scores = {id_: (self.trust if id_ in self.seen else new) * score for id_, score in base.items()}
+        if votes and self.recollection is not None:
+            votes = {**votes, **self.recollection.for_new(base)}
         for id_, score in self.scores(features, votes).items():
             scores[id_] = scores.get(id_, 0.0) + score
         return scores
@@ -124,8 +126,8 @@ class Memory:
     @property
     def ids(self) -> frozenset[str]:
         """The ids that its weights or its recollection name."""
-        recalled = self.recollection.steps if self.recollection is not None else ()
-        return frozenset().union(*self.weights.values(), *(step.ids for step in recalled))
+        recalled = self.recollection.ids if self.recollection is not None else frozenset()
+        return recalled.union(*self.weights.values())
 
     @property
     def revision(self) -> str:

@@ -8,12 +8,14 @@ Rules:
 3. A step's vote is its cosine to the power `SHARPNESS`: only great similarity counts, and none is no vote.
 4. It needs vectors of the embedder it was learned with, and a request that has one. Else it gives no votes, and the
    memory of words is used alone.
+5. Past steps are no evidence against ids that did not exist then. Where steps vote, an id that none of them needed gets
+   `novelty` of `pull`, times its lexical score to the power `SHARPNESS`: only what matches nearly as well as the best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, Final
@@ -40,17 +42,19 @@ class PastText:
 
 @dataclass(frozen=True)
 class Recollection:
-    """Past steps to compare with. `embedder` is the revision of their embedder, `pull` the weight of votes."""
+    """Past steps to compare with. `embedder` is the revision of their embedder, `pull` the weight of votes, `novelty`
+    the share of it for ids that no step needed."""
 
     steps: tuple[PastText, ...]
     embedder: str
     pull: float
+    novelty: float = 0.0
 
     @classmethod
-    def of(cls, steps: Iterable[PastText], embedder: str, pull: float) -> Recollection:
+    def of(cls, steps: Iterable[PastText], embedder: str, pull: float, novelty: float = 0.0) -> Recollection:
         """Return the recollection of steps: cut to the embedded part, without duplicates, in a canonical order."""
         cut = {PastText(passage(step.text), tuple(sorted(step.ids)), step.run) for step in steps}
-        return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull)
+        return cls(tuple(sorted(cut, key=lambda s: (s.text, s.run, s.ids))), embedder, pull, novelty)
 
     def votes(self, nearest: Iterable[NearDocument], permitted: frozenset[str]) -> dict[str, float]:
         """Return `pull` times each id's share of the nearest steps' votes."""
@@ -69,6 +73,15 @@ class Recollection:
             shares[pair[1]] += self.pull * best[pair] / total
         return shares
 
+    def for_new(self, base: Mapping[str, float]) -> dict[str, float]:
+        """Return what ids that no step needed get by their lexical scores."""
+        share = self.pull * self.novelty
+        return {id_: share * score**SHARPNESS for id_, score in base.items() if share and id_ not in self.ids}
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        return frozenset(id_ for step in self.steps for id_ in step.ids)
+
     @cached_property
     def speaking(self) -> Callable[[frozenset[str]], frozenset[str]]:
         """Returns the keys of the steps that needed a permitted id. Cached, because steps use the same few sets."""
@@ -84,11 +97,11 @@ class Recollection:
         known = frozenset(ids)
         kept = [PastText(s.text, tuple(id_ for id_ in s.ids if id_ in known), s.run) for s in self.steps]
         kept = [step for step in kept if step.ids]
-        return Recollection.of(kept, self.embedder, self.pull) if kept else None
+        return Recollection.of(kept, self.embedder, self.pull, self.novelty) if kept else None
 
     def for_runs(self, runs: frozenset[str]) -> Recollection:
         """Return the recollection of some runs only."""
-        return Recollection(tuple(step for step in self.steps if step.run in runs), self.embedder, self.pull)
+        return replace(self, steps=tuple(step for step in self.steps if step.run in runs))
 
     @cached_property
     def _by_key(self) -> Mapping[str, Sequence[PastText]]:
@@ -101,6 +114,7 @@ class Recollection:
         return {
             "embedder": self.embedder,
             "pull": self.pull,
+            **({"novelty": self.novelty} if self.novelty else {}),
             "steps": [{"text": step.text, "ids": list(step.ids), "run": step.run} for step in self.steps],
         }
 
@@ -108,14 +122,17 @@ class Recollection:
     def from_json(cls, value: Mapping[str, Any]) -> Recollection:
         """Return the recollection. Raises KeyError, TypeError or ValueError for any other value."""
         rows = [PastText(str(row["text"]), tuple(map(str, row["ids"])), str(row["run"])) for row in value["steps"]]
-        found = cls.of(rows, str(value["embedder"]), float(value["pull"]))
-        if len(found.steps) > MAX_REMEMBERED or not 0.0 < found.pull <= max(PULLS):
+        found = cls.of(rows, str(value["embedder"]), float(value["pull"]), float(value.get("novelty", 0.0)))
+        sound = 0.0 < found.pull <= max(PULLS) and 0.0 <= found.novelty <= max(NEW_SHARES)
+        if len(found.steps) > MAX_REMEMBERED or not sound:
             raise ValueError("its past steps are more, or count more, than any that were learned")
         return found
 
 
 PULLS: Final = (0.5, 1.0, 2.0, 4.0)
 """Candidate weights of votes, relative to the best lexical score times `trust`. Replay chooses one."""
+NEW_SHARES: Final = (0.0, 0.06, 0.12, 0.25)
+"""Candidate shares of it for new ids. Replay chooses the least that spares them."""
 
 
 def key_of(text: str) -> str:

@@ -23,7 +23,7 @@ from bundle_router.core.search.passes import order
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
 from bundle_router.core.search.request import Request
-from bundle_router.core.search.trials import Witness, difference, mean, quality_of
+from bundle_router.core.search.trials import Trial, Witness, difference, mean, quality_of
 from bundle_router.review.evaluation import reciprocal_rank
 from bundle_router.review.learning.labels import LabelledStep
 
@@ -62,24 +62,14 @@ class MemoryFit:
     """Why past steps are, or are not, recalled by meaning. Empty without an embedder."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingsTrial:
-    """The quality of past steps as ranked by words alone, without a memory, and what embeddings add to it."""
-
-    words: float
-    gain: float
-    sigma: float
-
-
-def try_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingsTrial | None:
-    """Rank the newest steps without and with embeddings. None if there is no embedder, or no step."""
+def try_embeddings(steps: Sequence[LabelledStep], search: Search) -> Trial | None:
+    """Return how the newest steps rank with embeddings, beside words alone. None without an embedder or a step."""
     asked = steps[-MAX_REPLAYED:]
     if search.vectors is None or not asked:
         return None
     ways = [base_scores(asked, one) for one in (replace(search, vectors=None), search)]
     words, both = ([quality_of(scores[step.label], step.counted) for step in asked] for scores in ways)
-    found = difference(both, words, [Witness(step.counted, step.past.run_id) for step in asked])
-    return EmbeddingsTrial(mean(words), found.mean, found.sigma)
+    return Trial.of(1.0, both, difference(both, words, [Witness(step.counted, step.past.run_id) for step in asked]))
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:

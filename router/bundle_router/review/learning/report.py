@@ -9,8 +9,9 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.ranking import Search
+from bundle_router.core.search.trials import Trial
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
-from bundle_router.review.learning.fitting import EmbeddingsTrial, MemoryFit, fit, fit_tools, try_embeddings
+from bundle_router.review.learning.fitting import MemoryFit, fit, fit_tools, try_embeddings
 from bundle_router.review.learning.labels import Labelled, label_steps
 from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
@@ -29,7 +30,7 @@ class Learning:
     labelled: Labelled
     memory: MemoryFit | None
     tools: MemoryFit | None
-    embeddings: EmbeddingsTrial | None
+    embeddings: Trial | None
     calibration: CalibrationFit | None
     proposals: Proposals
     now: LearnedValues
