@@ -159,7 +159,7 @@ def test_a_record_that_names_another_run_is_not_shown_as_this_ones(
 ) -> None:
     resealed(0, ("run_id",), "other")
     assert main(["runs", "show", "golden", "--runs", str(tmp_path / "runs")]) == 5
-    assert "record 0 of run 'golden' is not of this run" in capsys.readouterr().err
+    assert "record 0 of run 'golden' names another run in its field 'run_id'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
