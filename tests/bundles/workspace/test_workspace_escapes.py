@@ -156,6 +156,20 @@ def test_metadata_of_files_outside_is_read_only(run: Any, tmp_path: Path, facili
     assert ran.held("metadata")
 
 
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/urandom", ".git/config"])
+def test_devices_can_be_used_and_their_modes_and_times_not_changed(
+    run: Any, workspace: Path, facilities: Any, path: str
+) -> None:
+    (workspace / ".git").mkdir(exist_ok=True)
+    (workspace / ".git" / "config").write_text("[remote]\n\turl = https://u:hunter2hunter2@example.org/\n")
+    # the mode is the one it has: were it changed, the machine would keep it
+    source = f"import os\nopen('/dev/null', 'w').write('x')\nopen({path!r}, 'rb').read(1)\nprint('us' 'ed')\n"
+    ran = run(source + f"os.chmod({path!r}, os.stat({path!r}).st_mode & 0o7777)", facilities=facilities)
+    ran.need("mounts")
+    assert "used" in ran.text
+    assert ran.failed
+
+
 def test_without_mounts_the_result_says_that_metadata_can_be_changed(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "readable" / "file"
     path.parent.mkdir()

@@ -132,7 +132,7 @@ def _clone(mount: Mount) -> int:
             raise PathSwapped(mount.source)
         tree = linux.clone_tree(descriptor)
         attributes = linux.ATTR_NOSUID | (0 if mount.kind == "device" else linux.ATTR_NODEV)
-        linux.restrict_mounts(tree, attributes | (linux.ATTR_RDONLY if mount.kind == "read" else 0))
+        linux.restrict_mounts(tree, attributes | (linux.ATTR_RDONLY if mount.kind in ("read", "device") else 0))
         return tree
     finally:
         os.close(descriptor)

@@ -158,7 +158,8 @@ def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
     if "mounts" not in plan.facilities:
         return plan, []
     plan = plan._replace(mounts=mounts_of(plan))
-    if not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
+    # bubblewrap can't mount a device read-only, and root could change the mode of the machine's own
+    if os.geteuid() == 0 or not {"bubblewrap", *NAMESPACES} <= set(plan.facilities):
         return plan, []
     program = find_binary("bwrap", outside=os.readlink(f"/proc/self/fd/{plan.root_fd}"))  # noqa: PTH115  # text
     if program is None or not _bubblewrap_works(program):
