@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 _SHORTEST_S, _LONGEST_S = 1.0, 60.0
 _FOLLOWING = """following: the step is routed again when a server that it needs
-  - goes, comes back, lists other tools or has other pins: within 5 s; within a minute, if it keeps changing
+  - goes, comes back or has other pins: within 5 s; within a minute, if it keeps changing
+  - lists other tools: once it says so; else when its list has run out (`ttl_s`: stdio 60 s, HTTP 10 minutes)
   - dies without a word: when it is called"""
 _NOT_FOLLOWING = """the list of tools stays as it is until the run is routed again (--follow does that):
   - a server that comes back, other lists and other pins are not noticed
