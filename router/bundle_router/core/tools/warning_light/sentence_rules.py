@@ -1,130 +1,89 @@
-"""Rules about sentences that address a model. Each looks at one sentence, so that distant words do not combine."""
+"""Rules about sentences that address a model. Each looks at one sentence, so that distant words do not combine. The
+verbs, objects, places and phrases that they combine are data (`vocabulary.toml`)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any, Final
 
 from bundle_router.core.tools.warning_light.hidden import Seen
-from bundle_router.core.tools.warning_light.vocabulary import (
-    ACTS_OUTSIDE,
-    ALTERS,
-    ANOTHER,
-    ARGUMENTS,
-    BARE_DROP,
-    BECOME,
-    BEFORE,
-    BESIDES,
-    CARRY,
-    CONTENTS,
-    DROP,
-    ELSEWHERE,
-    EVERY_REQUEST,
-    EVERYTHING,
-    FAR,
-    FETCH,
-    FILE_SECRET,
-    HIDE,
-    HOME,
-    INDIRECT,
-    IS_CALLED,
-    LABEL,
-    LINK,
-    MENTION,
-    MUST,
-    ORDER,
-    OUTSIDE,
-    PROMPT,
-    PROTECTS,
-    QUIETLY,
-    QUOTED,
-    RULES,
-    SECRET,
-    SEND,
-    SHOW,
-    STEAL,
-    WHENEVER,
+
+_VOCABULARY: Final[dict[str, Any]] = tomllib.loads(
+    files("bundle_router.core.tools.warning_light").joinpath("vocabulary.toml").read_text(encoding="utf-8")
 )
+PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])") for name, words in _VOCABULARY["words"].items()
+} | {name: re.compile("".join(pattern.splitlines())) for name, pattern in _VOCABULARY["patterns"].items()}
 
 
-class Sentence:
-    """One sentence, and whether it states something or only mentions it."""
+def _find(name: str, text: str) -> re.Match[str] | None:
+    return PATTERNS[name].search(text)
 
-    __slots__ = ("bare", "text")
 
-    def __init__(self, text: str, before: str) -> None:
-        explained = MENTION.search(text) is not None or MENTION.search(before) is not None
-        self.text = text
-        self.bare = QUOTED.sub(" ", text) if explained else text
-        """The sentence without its quotations, if it mentions things."""
-        if LABEL.search(before[-60:]) or LABEL.search(text):
-            self.bare = ""
-        indirect = INDIRECT.search(self.bare)
-        if indirect:
-            self.bare = self.bare[: indirect.end()]
-        self.bare = LINK.sub(" https://link ", self.bare)
+def _stated(text: str, before: str) -> str:
+    """Return the part of a sentence that states something; if it mentions things, without its quotations."""
+    if _find("label", before[-60:]) or _find("label", text):
+        return ""
+    stated = PATTERNS["quoted"].sub(" ", text) if _find("mention", text) or _find("mention", before) else text
+    if indirect := _find("indirect", stated):
+        stated = stated[: indirect.end()]
+    return PATTERNS["link"].sub(" https://link ", stated)
 
 
 def seen_in_argument(text: str) -> Iterator[Seen]:
     """Yield a finding if an argument's name or description asks for the contents of a secret file."""
-    if FILE_SECRET.search(text) and CONTENTS.search(text):
+    if _find("file_secret", text) and _find("contents", text):
         yield "read-secret", text[:120]
 
 
 def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
     """Yield the rules that match a sentence. `before` is the sentence before it."""
-    sentence = Sentence(text, before)
-    bare = sentence.bare
-    if not bare.strip():
+    stated = _stated(text, before)
+    if not stated.strip():
         return
-    yield from _find_orders(bare)
-    yield from _find_movements(bare)
-    if MUST.search(bare):
+    yield from _find_orders(stated)
+    yield from _find_movements(stated)
+    if _find("must", stated):
         yield "told-to", text[:100]
 
 
 def _find_orders(sentence: str) -> Iterator[Seen]:
-    drop = DROP.search(sentence)
-    if drop and _is_order(sentence, drop.start()):
+    if (drop := _find("drop", sentence)) and _is_order(sentence, drop.start()):
         rest = sentence[drop.start() : drop.start() + 120]
-        if BEFORE.search(rest) and RULES.search(rest):
+        if _find("before", rest) and _find("rules", rest):
             yield "override", rest
-    bare = BARE_DROP.search(sentence)
-    if bare and _is_order(sentence, bare.start()):
+    if (bare := _find("bare_drop", sentence)) and _is_order(sentence, bare.start()):
         yield "override", bare[0]
-    elsewhere = None if drop or bare else ELSEWHERE.search(sentence)
+    elsewhere = None if drop or bare else _find("elsewhere", sentence)
     if elsewhere:
         yield "override", elsewhere[0]
-    become = BECOME.search(sentence)
-    if become:
+    if become := _find("become", sentence):
         yield "unleash", sentence[become.start() : become.start() + 100]
-    show, prompt = SHOW.search(sentence), PROMPT.search(sentence)
+    show, prompt = _find("show", sentence), _find("prompt", sentence)
     if show and prompt and show.start() < prompt.start():
         yield "reveal-prompt", sentence[show.start() : prompt.end()]
-    hide = HIDE.search(sentence)
-    if hide and not PROTECTS.search(sentence[: hide.end()]):
+    if (hide := _find("hide", sentence)) and not _find("protects", sentence[: hide.end()]):
         yield "concealment", hide[0]
-    quiet = QUIETLY.search(sentence)
-    if quiet:
+    if quiet := _find("quietly", sentence):
         yield "quietly", sentence[max(0, quiet.start() - 40) : quiet.end() + 40]
-    order = ORDER.search(sentence)
-    if order:
+    if order := _find("order", sentence):
         yield "seizes-order", order[0]
-    everything = EVERYTHING.search(sentence)
-    if everything:
+    if everything := _find("everything", sentence):
         yield "wants-everything", everything[0]
-    every = EVERY_REQUEST.search(sentence)
-    if every:
+    if every := _find("every_request", sentence):
         yield "wants-every-request", sentence[every.start() : every.start() + 100]
-    if ANOTHER.search(sentence) and _one_after_another(sentence, WHENEVER, IS_CALLED, ALTERS, ARGUMENTS):
+    if _find("another", sentence) and _one_after_another(sentence, "whenever", "is_called", "alters", "arguments"):
         yield "redirection", sentence[:160]
 
 
-def _one_after_another(sentence: str, *patterns: re.Pattern[str]) -> bool:
+def _one_after_another(sentence: str, *names: str) -> bool:
     """Return whether the patterns match in this order, each at its first match: one pass."""
     at = 0
-    for pattern in patterns:
-        found = pattern.search(sentence, at)
+    for name in names:
+        found = PATTERNS[name].search(sentence, at)
         if found is None:
             return False
         at = found.end()
@@ -144,16 +103,15 @@ def _is_order(sentence: str, at: int) -> bool:
 
 def _find_movements(sentence: str) -> Iterator[Seen]:
     """Yield findings of data sent where it should not go."""
-    at_home = HOME.search(sentence) is not None
-    secret = SECRET.search(sentence)
-    if secret:
-        outside = SEND.search(sentence) and OUTSIDE.search(sentence) and not at_home
-        if outside or STEAL.search(sentence):
+    at_home = _find("home", sentence) is not None
+    if secret := _find("secret", sentence):
+        outside = _find("send", sentence) and _find("outside", sentence) and not at_home
+        if outside or _find("steal", sentence):
             yield "exfiltration", sentence[:120]
-        if FILE_SECRET.search(sentence) and not at_home:
+        if _find("file_secret", sentence) and not at_home:
             yield "secret-material", secret[0]
-            if FETCH.search(sentence) and CARRY.search(sentence):
+            if _find("fetch", sentence) and _find("carry", sentence):
                 yield "read-secret", sentence[:120]
-    acts, far = ACTS_OUTSIDE.search(sentence), FAR.search(sentence)
-    if acts and far and acts.start() < far.start() and BESIDES.search(sentence) and not at_home:
+    acts, far = _find("acts_outside", sentence), _find("far", sentence)
+    if acts and far and acts.start() < far.start() and _find("besides", sentence) and not at_home:
         yield "side-effect", sentence[:120]
