@@ -72,6 +72,7 @@ TOGETHER = {
         "tests/mcp/test_mcp_attacks.py",
         "tests/serving/test_service_probes.py",
         "tests/cli/test_route_model.py",
+        "tests/learning/test_learned_embeddings.py",
     ),
     "browser": (
         "tests/pages/test_hostile_text.py",

@@ -1,7 +1,8 @@
-"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json` and `calibration.json`.
+"""Learned and accepted values on disk: `<config>/learned/memory.json`, `tools.json`, `calibration.json` and
+`embeddings.json`.
 
 Rules:
-1. Exactly these three files take effect. A file exists because a person accepted it. To go back, delete it (or restore
+1. Exactly these files take effect. A file exists because a person accepted it. To go back, delete it (or restore
    the version in your version control); the next `Router.open` sees that.
 2. A file is replaced atomically (`text_files`).
 3. Only regular files are read, up to `MAX_BYTES`. A file that is not of the version it claims is a config error, so
@@ -30,12 +31,15 @@ from bundle_router.review.learning.learned_values import (
     memory_json,
     tools_from,
     tools_json,
+    words_alone_from,
+    words_alone_json,
 )
 
 FOLDER: Final = "learned"
 MEMORY: Final = "memory.json"
 CALIBRATION: Final = "calibration.json"
 TOOLS: Final = "tools.json"
+EMBEDDINGS: Final = "embeddings.json"
 PROPOSALS: Final = "proposals.toml"
 MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -54,10 +58,11 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
     memory = _read(folder / MEMORY, memory_from, problems)
     calibration = _read(folder / CALIBRATION, calibration_from, problems)
     tools = _read(folder / TOOLS, tools_from, problems)
+    words_alone = _read(folder / EMBEDDINGS, words_alone_from, problems)
     if problems:
         raise ConfigError(problems)
     (of_bundles, known), (of_tools, known_tools) = memory or (None, ()), tools or (None, ())
-    return LearnedValues(of_bundles, known, calibration, of_tools, known_tools)
+    return LearnedValues(of_bundles, known, calibration, of_tools, known_tools, words_alone)
 
 
 def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) -> list[Path]:
@@ -70,7 +75,8 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
     calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
     kept = []
     tools = tools_json(learned.tools, learned.known_tools) if learned.tools is not None else None
-    for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools)):
+    alone = words_alone_json(learned.words_alone) if learned.words_alone is not None else None
+    for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools), (EMBEDDINGS, alone)):
         if value is None:
             delete(folder / name)
         else:

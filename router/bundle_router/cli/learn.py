@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
-EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json and calibration.json in
-the config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing reads. Delete a file to
-go back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one decision."""
+EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json, calibration.json and
+embeddings.json in the config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing
+reads. Delete a file to go back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one
+decision."""
 LEAST_VERSION = 8
 MANY_STEPS = 200
 STEP_S = 0.05
@@ -83,16 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _label(arguments)
     from bundle_router.adapters.learned_files import load_learned
     from bundle_router.review.learning.report import learn
-    from bundle_router.wiring import load_catalog
+    from bundle_router.wiring.catalogs import read_catalog
 
     if arguments.after < 1:
         raise RequestError("--after must be at least 1")
     folder = config_folder(arguments)
     if arguments.accept is not None and folder is None:
         raise RequestError("there is no config folder to keep it in", advice="make one with `bundle-router init`")
-    catalog = load_catalog(folder, local=local_servers(arguments))
+    catalog, _ = read_catalog(folder, local_servers(arguments))
     now = load_learned(folder).fitted_to(catalog)
-    catalog = now.applied_to(catalog)
     read = _read_runs(archive_of(arguments))
     search, missing = _search(catalog, [step.request.text for step in read.steps])
     if sys.stderr.isatty() and len(read.steps) > MANY_STEPS:
@@ -220,9 +220,8 @@ def _show_fits(learning: Learning) -> None:
             if fitted.recall:
                 say(f"past steps are compared {of and 'for '}{of}{of and ' '}{fitted.recall}")
     if (tried := learning.embeddings) is not None:
-        advice = "; they lose here: leave [search.embeddings] out" if tried.gain + tried.sigma < 0.0 else ""
-        words = tried.quality - tried.gain
-        say(f"embeddings: quality {words:.3f} by words alone, {tried.quality:.3f} with them{advice}")
+        state = ("on" if tried.ranks else "off, words alone rank") if tried.enough else "too few labels to decide"
+        say(f"embeddings: {state}: {tried.why}")
     if learning.calibration is not None:
         on = learning.calibration.calibration is not None
         say(f"calibration: {'fitted' if on else 'not proposed'}: {learning.calibration.why}")

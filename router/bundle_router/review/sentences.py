@@ -99,6 +99,8 @@ def _search(use: SearchUse) -> str:
     if use.probability is not None:
         parts.append(f"probability {use.probability:.2f}")
         parts.append("never by itself" if use.threshold is None else f"threshold {use.threshold:.2f}")
+    if use.embeddings is not None:
+        parts.append(f"embeddings {use.embeddings}")
     return f"search: {use.verdict} ({', '.join(parts)}; thresholds {use.thresholds})"
 
 

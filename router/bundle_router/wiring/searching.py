@@ -65,7 +65,7 @@ class SearchMaker:
         revision = texts.revision(*made_with)
         index = self._update_index(texts, analyzer, revision) or _kept_or_built(texts, analyzer, revision)
         self._last = (texts, index)
-        return Search(index, outline_of(texts), analyzer)
+        return Search(index, outline_of(texts), analyzer, by_meaning=catalog.settings.search.ranks_by_meaning)
 
     def _update_index(self, texts: Texts, analyzer: Analyzer, revision: str) -> LexicalIndex | None:
         """Return the last index, updated; None where there is none, or most of it changed."""
@@ -146,6 +146,8 @@ def make_vectors(catalog: Catalog, embedder: Embedder, remembered: Iterable[Pass
 def _passages(catalog: Catalog, remembered: Iterable[Passage]) -> tuple[Passage, ...]:
     from bundle_router.core.search.meaning import passages_of
 
+    if not catalog.settings.search.ranks_by_meaning:
+        return tuple(remembered)
     texts = _searchable_texts(catalog)
     return (*passages_of(texts.bundles, texts.tools), *remembered)
 
@@ -214,7 +216,8 @@ def open_meanings(
 ) -> Meanings | None:
     """Return the client of the config's embedder, for steps and for `memories`; None where the config names none."""
     chosen, embedder = catalog.settings.search.embeddings, open_embedder(catalog)
-    if chosen is None or embedder is None:
+    unused = not catalog.settings.search.ranks_by_meaning and (memories is None or not memories.recollections)
+    if chosen is None or embedder is None or unused:
         _remembered_passages(memories, None, diagnostics)  # warns that they are not recalled
         return None
     from bundle_router.engine.selecting import Meanings

@@ -82,6 +82,8 @@ class EmbeddingSettings:
     name, reached at `base_url` with the key in `key_env` (None: as its provider does); or a `local` one, a folder or an
     installed package. `deadline_s`: what a step waits for its goal to be embedded."""
 
+    ADDED: ClassVar = ("rank",)
+
     model: str | None = key(None, "An embedding model as litellm names it: 'openai/text-embedding-3-small'.", ModelName)
     local: str | None = key(
         None, "A model on this machine: an absolute folder, or an installed package.", min_length=1, max_length=1_000
@@ -89,6 +91,15 @@ class EmbeddingSettings:
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
     deadline_s: float = key(1.0, "Seconds a step waits for its goal to be embedded.", gt=0, le=60)
+    rank: Literal["learned", "always", "never"] = key(
+        "learned",
+        "Whether meaning ranks. learned: unless the runs rank better by words alone and `learn` was accepted.",
+    )
+
+    @property
+    def name(self) -> str:
+        """What the config calls the embedder."""
+        return self.local or self.model or ""
 
     @property
     def env_names(self) -> frozenset[str]:
@@ -134,6 +145,11 @@ class SearchSettings:
     offer: OfferSettings = key(
         OfferSettings(), "How search may present a bundle, by effect: direct, deferred, meta, or none."
     )
+
+    @property
+    def ranks_by_meaning(self) -> bool:
+        """Whether vectors rank, where there are any."""
+        return self.embeddings is None or self.embeddings.rank != "never"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,8 @@ class Search:
     vectors: Vectors | None = None
     understood: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False)
     """Vectors of requests by text, computed beforehand, for requests without their own."""
+    by_meaning: bool = True
+    """Whether vectors rank bundles and tools. Without it they only recall past steps."""
 
     def rank_bundles(
         self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
@@ -246,7 +248,7 @@ class Search:
 
     def _meaning_scores(self, request: Request, scope: SearchScope, tools: bool) -> _MeaningScores:
         vector = request.vector or self.understood.get(request.text)
-        if vector is None or self.vectors is None:
+        if vector is None or self.vectors is None or not self.by_meaning:
             return _MeaningScores()
         depth = self.weights.depth
         near_tools = self.vectors.nearest("tools", vector, k=depth, within=scope.tools)

@@ -129,7 +129,7 @@ class SearchSelector:
                 request = replace(request, vector=understood.vector)
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judged = judge(question.catalog, question.step, ranking)
-            found = self._build_result(judged, search.index.revision, understood)
+            found = self._build_result(judged, search, understood)
             if found.reply.answer is not None and not judged.shortlist:
                 return found
             for_model = _for_model(question, [row.id for row in ranking.scored], search.corpus.silent)
@@ -177,12 +177,13 @@ class SearchSelector:
             self._diagnostics.event("warning", "search.unavailable", cause=error.message, advice=error.advice)
             return None
 
-    def _build_result(self, judged: Judgement, index: str, understood: GoalVector | None) -> SearchResult:
+    def _build_result(self, judged: Judgement, search: Search, understood: GoalVector | None) -> SearchResult:
         meaning = understood.heard if understood is not None else None
+        meaning = meaning if search.by_meaning else "not_ranking"
         use = replace(judged.use, embeddings=meaning, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None
         embeddings = (("embeddings", made_by),) if made_by is not None else ()
-        revisions = (("index", index), *embeddings, *self._revisions, ("thresholds", use.thresholds))
+        revisions = (("index", search.index.revision), *embeddings, *self._revisions, ("thresholds", use.thresholds))
         reply = Reply(search=use, revisions=revisions)
         if judged.ids:
             reason: Reason = "union" if use.verdict == "union" else "search"

@@ -9,6 +9,8 @@ Rules:
 4. With an embedder, recall of past steps by meaning is also proposed by the same two measurements, each against the
    memory that is proposed without it. If it can't be measured, does not gain, or loses where ids are new, words
    alone are used.
+5. An embedder that the config names ranks, unless words alone replace it in a replay by the rules of a memory. Memories
+   are fitted on top of the ranking that is so chosen.
 """
 
 from __future__ import annotations
@@ -17,8 +19,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bundle_router.core.search.fit import MAX_REPLAYED, MIN_LABELS, Fit, Recalling, fit_memory
-from bundle_router.core.search.memory import NO_VOTES, Label, Memory, bound_labels, count_features, learn, make_examples
+from bundle_router.core.search.fit import FOLDS, MAX_REPLAYED, MIN_LABELS, Fit, Recalling, fit_memory, replaces
+from bundle_router.core.search.memory import (
+    NO_VOTES,
+    Label,
+    Memory,
+    bound_labels,
+    count_features,
+    in_order,
+    learn,
+    make_examples,
+)
 from bundle_router.core.search.passes import order
 from bundle_router.core.search.ranking import Search
 from bundle_router.core.search.recall import Recollection
@@ -62,14 +73,37 @@ class MemoryFit:
     """Why past steps are, or are not, recalled by meaning. Empty without an embedder."""
 
 
-def try_embeddings(steps: Sequence[LabelledStep], search: Search) -> Trial | None:
-    """Return how the newest steps rank with embeddings, beside words alone. None without an embedder or a step."""
-    asked = steps[-MAX_REPLAYED:]
-    if search.vectors is None or not asked:
+@dataclass(frozen=True)
+class EmbeddingFit:
+    """How steps rank with embeddings, beside words alone (`trial`), and whether they are to rank. `enough` is false if
+    there are too few labels: then what is in force stays. `new`: what words alone gain where ids are new (rule 5)."""
+
+    trial: Trial
+    ranks: bool
+    enough: bool
+    new: float
+    why: str
+
+
+def fit_embeddings(steps: Sequence[LabelledStep], search: Search) -> EmbeddingFit | None:
+    """Measure whether embeddings rank the steps better than words alone. None without vectors, or without a step."""
+    by_label = {step.label: step for step in steps}
+    labels = in_order(bound_labels([*by_label]))[:MAX_REPLAYED]
+    if search.vectors is None or not search.by_meaning or not labels:
         return None
-    ways = [base_scores(asked, one) for one in (replace(search, vectors=None), search)]
-    words, both = ([quality_of(scores[step.label], step.counted) for step in asked] for scores in ways)
-    return Trial.of(1.0, both, difference(both, words, [Witness(step.counted, step.past.run_id) for step in asked]))
+    asked = [by_label[label] for label in labels]
+    ways = [base_scores(asked, one) for one in (replace(search, by_meaning=False), search)]
+    words, both = ([quality_of(scores[label], frozenset(label.ids)) for label in labels] for scores in ways)
+    witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
+    trial = Trial.of(1.0, both, difference(both, words, witnesses))
+    enough = len(labels) >= MIN_LABELS and len({label.run for label in labels}) >= FOLDS
+    alone, new = replaces(words, both, labels)
+    ranks, margin = not (enough and alone), 1.96 * trial.sigma
+    why = (
+        f"quality {mean(words):.3f} by words alone, {trial.quality:.3f} with them "
+        f"({trial.gain:+.3f}, 95 % {trial.gain - margin:+.3f} to {trial.gain + margin:+.3f}; {len(labels)} steps)"
+    )
+    return EmbeddingFit(trial, ranks, enough, new, why)
 
 
 def split_by_age(steps: Sequence[LabelledStep]) -> tuple[list[LabelledStep], list[LabelledStep]]:

@@ -9,11 +9,10 @@ from typing import Any, Final
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.search.ranking import Search
-from bundle_router.core.search.trials import Trial
 from bundle_router.review.learning.calibration import CalibrationFit, calibrate
-from bundle_router.review.learning.fitting import MemoryFit, fit, fit_tools, try_embeddings
+from bundle_router.review.learning.fitting import EmbeddingFit, MemoryFit, fit, fit_embeddings, fit_tools
 from bundle_router.review.learning.labels import Labelled, label_steps
-from bundle_router.review.learning.learned_values import LearnedValues, known_of, known_tools_of
+from bundle_router.review.learning.learned_values import LearnedValues, WordsAlone, known_of, known_tools_of
 from bundle_router.review.learning.proposals import AFTER, Proposals, propose
 from bundle_router.review.learning.recorded_steps import PastStep
 
@@ -30,7 +29,7 @@ class Learning:
     labelled: Labelled
     memory: MemoryFit | None
     tools: MemoryFit | None
-    embeddings: Trial | None
+    embeddings: EmbeddingFit | None
     calibration: CalibrationFit | None
     proposals: Proposals
     now: LearnedValues
@@ -65,7 +64,7 @@ class Learning:
             },
             "memory": _memory_json(self.memory),
             "tools": _memory_json(self.tools),
-            "embeddings": asdict(self.embeddings) if self.embeddings is not None else None,
+            "embeddings": _embeddings_json(self.embeddings),
             "calibration": _calibration_json(self.calibration),
             "proposals": {
                 "routes": [asdict(row) for row in self.proposals.routes],
@@ -85,11 +84,21 @@ def learn(
     calibrating: bool = False,
     after: int = AFTER,
 ) -> Learning:
-    """Learn from past steps under the config `current`. `now` are the values in force. Takes about 40 ms a label."""
+    """Learn from past steps under the config `current`, over whose texts `search` ranks. `now` are the values in force.
+    Takes about 40 ms a label."""
+    chosen, current = current.settings.search.embeddings, now.applied_to(current)
     labelled = label_steps(past, catalogs, current)
+    embeddings = fit_embeddings(labelled.steps, search) if search is not None else None
+    then = now
+    if embeddings is not None and embeddings.enough and chosen is not None and chosen.rank == "learned":
+        then = replace(now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why))
+    if embeddings is not None and chosen is not None and chosen.rank == "always":
+        embeddings = replace(embeddings, ranks=True, why=f"as the config says; {embeddings.why}")
+    current = then.applied_to(current)
+    search = replace(search, by_meaning=current.settings.search.ranks_by_meaning) if search is not None else None
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
-    then = _with_memories(now, memory, tools, current)
+    then = _with_memories(then, memory, tools, current)
     calibration = None
     if calibrating and search is not None:
         calibration = calibrate(labelled.steps, search, then.memory, current)
@@ -100,7 +109,7 @@ def learn(
         labelled=labelled,
         memory=memory,
         tools=tools,
-        embeddings=try_embeddings(labelled.steps, search) if search is not None else None,
+        embeddings=embeddings,
         calibration=calibration,
         proposals=propose(past, labelled.steps, catalogs, current, search, after=after),
         now=now,
@@ -119,6 +128,13 @@ def _with_memories(
         memory = tools.memory
         now = replace(now, tools=memory, known_tools=known_tools_of(memory, current) if memory is not None else ())
     return now
+
+
+def _embeddings_json(fitted: EmbeddingFit | None) -> dict[str, Any] | None:
+    if fitted is None:
+        return None
+    row = asdict(fitted)
+    return {**row.pop("trial"), **row}
 
 
 def _memory_json(fitted: MemoryFit | None) -> dict[str, Any] | None:
