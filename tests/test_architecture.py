@@ -63,14 +63,12 @@ OWNERS = {
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
-        "router/bundle_router/adapters/answer_store.py",
     },
     "sqlalchemy": {
         "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
         "router/bundle_router/adapters/index/run_index.py",
-        "router/bundle_router/adapters/answer_store.py",
     },
     "psycopg": {
         "router/bundle_router/adapters/archive/database.py",

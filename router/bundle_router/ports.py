@@ -281,8 +281,6 @@ class AnswerStore(Protocol):
 
     def put(self, key: str, text: str, ttl_s: float) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class Sessions(Protocol):
     """Calls tool servers. One adapter for each family of transports; the engine chooses by the server's transport."""

@@ -197,7 +197,6 @@ def test_the_store_forgets_by_the_wall_clock(tmp_path: Path) -> None:
     assert (store.get("k"), store.get("gone"), store.get("absent")) == ("text", None, None)
     store.put("k", "newer", 60.0)
     assert store.get("k") == "newer"
-    store.close()
 
 
 # --- who is asked --------------------------------------------------------------------------------------------------

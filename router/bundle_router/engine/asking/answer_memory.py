@@ -82,10 +82,6 @@ class AnswerMemory:
         if self._store is not None:
             self._store.put(key, json.dumps(asdict(cached)), self._ttl_s)
 
-    def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
-
     def _remember(self, key: str, cached: CachedAnswer) -> None:
         until = self._clock.monotonic_ns() + int(self._ttl_s * 1e9)
         with self._lock:

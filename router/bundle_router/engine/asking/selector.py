@@ -176,7 +176,6 @@ class ModelSelector:
         if self._warming is not None:
             self._warming = None
             await asyncio.to_thread(self._close)
-        self._memory.close()
 
     def _close(self) -> None:
         try:
