@@ -61,10 +61,10 @@ class Workers:
                 settle = partial(future.set_result, work())
             except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
                 settle = partial(future.set_exception, error)
+            with self._lock:  # before the loop is told: its next work is for this thread, and not for another
+                self._busy -= 1
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is waiting any more
                 loop.call_soon_threadsafe(lambda: future.done() or settle())
-            with self._lock:
-                self._busy -= 1
 
         with self._lock:
             self._busy += 1

@@ -19,8 +19,8 @@ import importlib
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -47,7 +47,7 @@ from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, C
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Diagnostics
 
-NEVER_BEGUN: Final = RawResult((), "busy", "busy")
+NEVER_BEGUN: Final = RawResult((), "cancelled", "cancelled")
 
 MAX_DESCRIPTION: Final = 8_000
 """Maximum characters of a local tool's description."""
@@ -230,6 +230,9 @@ class LocalSessions:
         del scope  # local tools keep nothing between calls
         entry = self._tool(server, tool)
         begun, abandoned, called_at = list[float](), list[bool](), time.monotonic()
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+        task: asyncio.Task[RawResult] | None = None
 
         def context() -> ToolContext:
             return ToolContext(
@@ -253,26 +256,48 @@ class LocalSessions:
                 begun.append(time.monotonic())
                 return await self._run_here(entry, arguments, context())
 
-        if inspect.iscoroutinefunction(entry.run):
-            work: asyncio.Future[RawResult] = asyncio.ensure_future(run_here())
-            stop: Callable[[], object] = work.cancel
-        else:
-            work, stop = self._workers.submit(run), partial(abandoned.append, True)
-        # A thread can't be killed. Its late result is dropped, and must not be reported as unretrieved.
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            await asyncio.wait({work}, timeout=timeout_s)
-            if work.done():
-                return _after_queue(work.result(), begun[0] - called_at)
-            stop()
-            if not begun:
-                return _after_queue(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls), timeout_s)
-            await asyncio.wait({work}, timeout=GRACE_S)
-            if work.done() and not work.cancelled() and work.exception() is None and work.result().outcome == "timeout":
-                return work.result()  # the tool's own timeout result may say how far it came
-        finally:
-            stop()
+        def take(done: asyncio.Task[RawResult]) -> None:
+            if not done.cancelled():
+                settle(done.result())
+            elif abandoned:
+                settle(NEVER_BEGUN)
+            else:  # by itself
+                answer.cancel()
+
+        def settle(result: RawResult) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        def stop() -> None:
+            nonlocal timer
+            if answer.done():
+                return
             abandoned.append(True)
+            if task is not None:
+                task.cancel()
+            if begun:
+                timer = loop.call_later(GRACE_S, settle, NEVER_BEGUN)
+            else:
+                settle(_busy_result(server, tool, timeout_s, self._limits.max_concurrent_calls))
+
+        if inspect.iscoroutinefunction(entry.run):
+            answer: asyncio.Future[RawResult] = loop.create_future()
+            task = loop.create_task(run_here())
+            task.add_done_callback(take)
+        else:
+            answer = self._workers.submit(run)  # awaited itself: `asyncio.wait` would take another turn of the loop
+        timer = loop.call_later(timeout_s, stop)
+        try:
+            result = await answer
+            if not abandoned:
+                return _after_queue(result, begun[0] - called_at)
+        finally:
+            timer.cancel()
+            abandoned.append(True)
+            if task is not None:
+                task.cancel()
+        if result.outcome in ("busy", "timeout"):  # a tool's own timeout result may say how far it came
+            return result
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
         return RawResult((Text(text),), "timeout", "timeout")
 
@@ -337,7 +362,7 @@ def _failed_result(failure: ToolFailure) -> RawResult:
 
 def _busy_result(server: str, tool: str, timeout_s: float, limit: int) -> RawResult:
     text = f"{server}.{tool} did not begin within {timeout_s:g} s: {limit} other calls are under way. Try again later."
-    return RawResult((Text(text),), "busy", "busy")
+    return RawResult((Text(text),), "busy", "busy", queued_ms=timeout_s * 1000)
 
 
 def _size(output: object) -> int:
