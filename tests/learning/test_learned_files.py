@@ -70,7 +70,7 @@ def edited(path: Path, **changes: Any) -> None:
         ("memory.json", lambda p: p.write_text("[]"), "it is not a JSON object"),
         ("calibration.json", lambda p: edited(p, bias=0.0), "changed after it was learned"),
         ("calibration.json", lambda p: edited(p, weights=None), "not a learned calibration"),
-        ("calibration.json", lambda p: (p.unlink(), p.mkdir()), "not a regular file"),
+        ("calibration.json", lambda p: (p.unlink(), p.mkdir()), "is a directory"),
         ("calibration.json", fifo, "not a regular file"),
     ],
 )

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
+from bundle_router.adapters.text_files import read_bounded
 from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
 from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.models.canonical import digest_of
@@ -146,7 +147,7 @@ def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
     if path.name not in FILE_NAMES:
         return ConfigFile(path.name, display_path, "", layer)
     try:
-        file = from_bytes(path.name, display_path, read_bytes(path), layer)
+        file = from_bytes(path.name, display_path, read_bounded(path, MAX_BYTES), layer)
         return _read_before(file) if len(file.text) < 1 << 16 else file
     except OSError as error:
         fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
@@ -157,15 +158,6 @@ def _read_file(path: Path, display_path: str, layer: Layer) -> ConfigFile:
 def _read_before(file: ConfigFile) -> ConfigFile:
     """Return the cached file with equal content and its parsed value, which saves half of opening a router."""
     return file
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return at most one byte above the maximum. O_NONBLOCK: a FIFO without a writer would block for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is not a regular file")
-        return file.read(MAX_BYTES + 1)
 
 
 def _reason(error: OSError) -> str:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bundle_router.adapters.text_files import delete, replace_texts
+from bundle_router.adapters.text_files import delete, read_bounded, replace_texts
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
@@ -87,30 +86,18 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
 
 def _read(path: Path, parse: Callable[[Any], T], problems: list[Problem]) -> T | None:
     try:
-        data = _read_bytes(path)
-        return None if data is None else parse(_object(data))
+        data = read_bounded(path, MAX_BYTES)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+        return parse(_object(data))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         problems.append(Problem(str(path), 0, "", f"can't be read: {(error.strerror or str(error)).lower()}"))
     except (ValueError, RecursionError) as wrong:
         hint = "delete it, or learn and accept again"
         problems.append(Problem(str(path), 0, "", f"can't be used: {wrong}", hint))
     return None
-
-
-def _read_bytes(path: Path) -> bytes | None:
-    """Return the bytes, or None without such a file. O_NONBLOCK: a FIFO without a writer would block for ever."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(0, "it is not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
-    return data
 
 
 def _object(data: bytes) -> dict[str, Any]:

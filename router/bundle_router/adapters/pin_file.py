@@ -9,12 +9,11 @@ Rules:
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.text_files import replace_texts
+from bundle_router.adapters.text_files import read_bounded, replace_texts
 from bundle_router.core.models import SERVER_NAME
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import CorruptPins, RequestError
@@ -38,15 +37,11 @@ class PinFiles:
         """Return the server's pins, or None if it has none. Raises CorruptPins if the file is invalid."""
         path = self.path(server)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            data = read_bounded(path, MAX_BYTES, follow=False)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise CorruptPins(f"{path}: can't be read ({error.strerror})") from error
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CorruptPins(f"{path}: is not a regular file")
-            data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise CorruptPins(f"{path}: is larger than {MAX_BYTES:,} bytes")
         try:

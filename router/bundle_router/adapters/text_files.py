@@ -1,4 +1,4 @@
-"""Text files of a project that a command changes: replaced atomically, and never through a link. Also tells who owns a
+"""Text files of a project: read with a bound, and replaced atomically, never through a link. Also tells who owns a
 folder and, by the kernel, who holds a lock.
 
 A file is written to a temporary file, synced and renamed, and its folder synced, so a reader never sees half of it.
@@ -41,6 +41,16 @@ def replace_texts(texts: Mapping[Path, str]) -> None:
     finally:
         for name in temporary.values():
             Path(name).unlink(missing_ok=True)
+
+
+def read_bounded(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
+    """Return the bytes of a regular file, at most one more than the maximum. A FIFO without a writer is not waited for;
+    without `follow` a link is refused. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return file.read(max_bytes + 1)
 
 
 def delete(path: Path) -> None:

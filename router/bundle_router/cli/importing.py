@@ -57,9 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text_of(path: Path) -> str:
+    from bundle_router.adapters.text_files import read_bounded
+
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_bounded(path, MAX_BYTES)
         if len(data) > MAX_BYTES:
             raise RequestError(f"{path} is larger than {MAX_BYTES:,} bytes")
         return data.decode("utf-8-sig")

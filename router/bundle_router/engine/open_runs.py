@@ -264,7 +264,7 @@ class RunTable:
         Raises UnknownRun for a missing run without a step; RequestError, CorruptRun, StorageError.
         """
         while True:
-            run = self._open_or_begin(run_id, step)
+            run = self._find_run(run_id) or self._begin_run(run_id, step)
             if run.hold():
                 return run
 
@@ -284,19 +284,8 @@ class RunTable:
             return self.reading(run_id)
         return run
 
-    def _open_or_begin(self, run_id: str, step: Step | None) -> OpenRun:
-        run = self._runs.get(run_id)
-        if run is not None and not run.ended:
-            return run
-        run = self._find_run(run_id)
-        if run is not None:
-            return run
-        if step is None:
-            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
-        return self._begin_run(run_id, step)
-
     def _find_run(self, run_id: str) -> OpenRun | None:
-        """Open a run of the store; None where the store has none."""
+        """Return the run, opened where it is not; None where the store has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
@@ -306,7 +295,9 @@ class RunTable:
             log = self.store.open(run_id)
             return self._register_run(run_id, log) if log is not None else None
 
-    def _begin_run(self, run_id: str, step: Step) -> OpenRun:
+    def _begin_run(self, run_id: str, step: Step | None) -> OpenRun:
+        if step is None:
+            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
         parent_id = step.parent_run_id
         if parent_id == run_id:
             raise RequestError(f"run {run_id!r} can't be its own parent")

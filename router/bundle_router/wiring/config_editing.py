@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile, Layer, from_bytes
+from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
 from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, storage_error
 from bundle_router.review.behaviour import Behaviour, Cause
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
@@ -295,12 +295,12 @@ class ConfigEditor:
 
     def _read(self) -> dict[str, bytes]:
         """Return the bytes of the existing files."""
-        from bundle_router.adapters.config_files import read_bytes
+        from bundle_router.adapters.text_files import read_bounded
 
         found = {}
         for name in FILE_NAMES:
             try:
-                found[name] = read_bytes(self.folder / name)
+                found[name] = read_bounded(self.folder / name, MAX_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:
