@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ _HEX: Final = re.compile(r"(?:0x)?((?:[0-9a-fA-F]{2}){10,2048})")
 _ESCAPED_HEX: Final = re.compile(r"(?:\\x[0-9a-fA-F]{2}){6,1024}")
 _PERCENT: Final = re.compile(r"(?:%[0-9a-fA-F]{2}){6,1024}")
 _CODES: Final = re.compile(r"(?:\b\d{2,3}\b[ ,]{1,2}){11,1024}\d{2,3}\b")
+_PARTED: Final = re.compile(r"(?<!\w)(?:[^\W\d_][\s.\-_*·|/]{1,4}){8,200}[^\W\d_](?!\w)")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _GAP: Final = re.compile(r"\n{12,}|[ \t\u00a0\u3000]{80,}|(?:\n[ \t]{0,20}){20,}")
 _MARKUP: Final = re.compile(
     r"</?(?:system|assistant|user|human|important|instructions?|secret|hidden|admin|priority|s|critical|internal"
@@ -51,6 +54,9 @@ def seen_in_characters(passage: TextPassage) -> Iterator[Seen]:
     hidden = _HARMLESS.sub("", invisible_in(passage.raw)) + "".join(_PRIVATE.findall(passage.raw))
     if hidden:
         yield "hidden-characters", f"{len(hidden)} of them: {spelled_out(hidden)}"
+    parted = _PARTED.search(passage.plain)
+    if parted and (letters := re.findall(r"[^\W_]", parted[0])) != sorted(letters):  # columns and alphabets are sorted
+        yield "parted-letters", parted[0][:80]
     if not passage.raw.isascii():
         mixed = [word for word in _WORD.findall(passage.raw) if is_mixed(word)]
         if mixed:
@@ -158,8 +164,13 @@ def passages(definition: Mapping[str, Any]) -> list[TextPassage]:
 def fold_text(text: str) -> str:
     """Return the text as it would be read aloud: without hidden characters, look-alikes replaced, in lower case."""
     if not text.isascii():
-        text = as_latin(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')
+        text = fold_letters(without_invisible(text)).replace("’", "'").replace("“", '"').replace("”", '"')
     return text.lower()
+
+
+def fold_letters(text: str) -> str:
+    """Return the text with look-alikes as Latin letters, and without accents."""
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", as_latin(text))))
 
 
 def _texts(definition: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str, bool]]:

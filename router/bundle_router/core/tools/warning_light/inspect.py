@@ -23,7 +23,7 @@ from bundle_router.core.tools.warning_light.hidden import (
     seen_in_layout,
 )
 from bundle_router.core.tools.warning_light.neighbours import Neighbourhood
-from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_sentence
+from bundle_router.core.tools.warning_light.sentence_rules import seen_in_argument, seen_in_piles, seen_in_sentence
 
 ALONE: Final = 1.0
 """Weight from which a verdict warns."""
@@ -31,6 +31,7 @@ ALONE: Final = 1.0
 RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {
         "hidden-characters": (1.0, "characters that a reader can't see"),
+        "parted-letters": (1.0, "a text whose letters are parted, so that its words are not found"),
         "lookalike-letters": (0.6, "letters of another script inside a Latin word"),
         "hidden-payload": (1.0, "a command or an instruction in an encoding"),
         "far-away-text": (0.6, "text pushed out of sight by white space, or inside a comment"),
@@ -48,6 +49,7 @@ RULES: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
         "seizes-order": (0.5, "wants to be called before, or instead of, everything else"),
         "wants-everything": (0.6, "wants to be given all there is"),
         "wants-every-request": (1.0, "wants to be found whatever is asked"),
+        "pile-of-steps": (1.0, "names steps of many kinds, to be found for each"),
         "command": (0.6, "a shell command that downloads and runs, or destroys"),
         "told-to": (0.3, "addresses the model with an order"),
         "mimicry": (1.0, "has the name and the words of another server's tool"),
@@ -116,6 +118,7 @@ def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
     yield from seen_in_characters(passage)
     yield from seen_in_layout(passage)
     yield from seen_in_commands(passage)
+    yield from seen_in_piles(passage.plain)
     if passage.where.startswith("/inputSchema/"):
         yield from seen_in_argument(passage.plain)
     before = ""

@@ -9,14 +9,23 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
-from bundle_router.core.tools.warning_light.hidden import Seen
+from bundle_router.core.tools.warning_light.hidden import Seen, fold_letters
 
 _VOCABULARY: Final[dict[str, Any]] = tomllib.loads(
-    files("bundle_router.core.tools.warning_light").joinpath("vocabulary.toml").read_text(encoding="utf-8")
+    fold_letters(
+        files("bundle_router.core.tools.warning_light").joinpath("vocabulary.toml").read_text(encoding="utf-8")
+    )
 )
 PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])") for name, words in _VOCABULARY["words"].items()
 } | {name: re.compile("".join(pattern.splitlines())) for name, pattern in _VOCABULARY["patterns"].items()}
+
+_STEPS: Final = re.compile(
+    r"\b(?:" + "|".join(rf"(?P<{kind}>{'|'.join(words)})" for kind, words in _VOCABULARY["steps"].items()) + r")\b"
+)
+MAX_KINDS: Final = 5
+PILE: Final = 100
+"""Characters within which a text names at most `MAX_KINDS` kinds of steps."""
 
 
 def _find(name: str, text: str) -> re.Match[str] | None:
@@ -37,6 +46,16 @@ def seen_in_argument(text: str) -> Iterator[Seen]:
     """Yield a finding if an argument's name or description asks for the contents of a secret file."""
     if _find("file_secret", text) and _find("contents", text):
         yield "read-secret", text[:120]
+
+
+def seen_in_piles(text: str) -> Iterator[Seen]:
+    """Yield a finding if a text names many kinds of steps close together."""
+    last: dict[str, int] = {}
+    for match in _STEPS.finditer(text):
+        last[match.lastgroup or ""] = match.start()
+        if len(last) > MAX_KINDS and (start := sorted(last.values())[-MAX_KINDS - 1]) >= match.end() - PILE:
+            yield "pile-of-steps", text[start : match.end()]
+            return
 
 
 def seen_in_sentence(text: str, before: str) -> Iterator[Seen]:
@@ -75,6 +94,10 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
         yield "wants-everything", everything[0]
     if every := _find("every_request", sentence):
         yield "wants-every-request", sentence[every.start() : every.start() + 100]
+    every = _find("every_elsewhere", sentence) if _find("use_elsewhere", sentence) else None
+    every = None if every and PATTERNS["protocol"].match(sentence, every.end()) else every
+    if every := every or _find("whatever_elsewhere", sentence):
+        yield "wants-every-request", every[0]
     if _find("another", sentence) and _one_after_another(sentence, "whenever", "is_called", "alters", "arguments"):
         yield "redirection", sentence[:160]
 
