@@ -16,6 +16,8 @@ from bundle_router.serving.keys import Caller
 from bundle_router.serving.listener import HELD_BYTES, CoalescingTransport
 from bundle_router.serving.mcp.mount import TOGETHER, McpMount
 
+JSON = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+
 
 class Noting(asyncio.Transport):
     def __init__(self) -> None:
@@ -100,18 +102,50 @@ def test_a_crowds_requests_begin_in_turns_and_those_before_them_are_answered_mea
         async def get(*_: Any) -> Any:
             return served
 
-        served = SimpleNamespace(requests=0, server=SimpleNamespace(handle=handle))
+        served = SimpleNamespace(requests=0, streams=0, server=SimpleNamespace(handle=handle))
         mount = McpMount(SimpleNamespace(access=None, get=get))  # type: ignore[arg-type] # all that a request needs of it
         counting = asyncio.create_task(count_turns())
         user = Caller("agent", frozenset({"call"}))
-        scope = {"raw_path": b"/mcp/runs/r", "method": "GET", "headers": [], "user": user}
+        scope = {"raw_path": b"/mcp/runs/r", "method": "POST", "headers": JSON, "user": user}
         await asyncio.gather(*(mount(dict(scope), None, None) for _ in range(40 * TOGETHER)))
         done.set()
         await counting
-        assert served.requests == 0
+        assert served.requests == served.streams == 0
         return begun, most
 
     begun, most = asyncio.run(main())
     assert begun.total() == 40 * TOGETHER
     assert max(begun.values()) <= 2 * TOGETHER
     assert most < 8 * TOGETHER
+
+
+@pytest.mark.parametrize("how", [("GET", []), ("POST", [*JSON, (b"mcp-method", b"subscriptions/listen")])])
+def test_open_event_streams_make_no_request_wait(how: tuple[str, list[tuple[bytes, bytes]]]) -> None:
+    async def main() -> bool:
+        begun, all_begun, end = set[str](), asyncio.Event(), asyncio.Event()
+
+        async def handle(scope: Any, *_: Any) -> None:
+            begun.add(scope["id"])
+            if len(begun) == 40 * TOGETHER:
+                all_begun.set()
+            await end.wait()
+
+        async def get(*_: Any) -> Any:
+            return served
+
+        served = SimpleNamespace(requests=0, streams=0, server=SimpleNamespace(handle=handle))
+        mount = McpMount(SimpleNamespace(access=None, get=get))  # type: ignore[arg-type] # all that a request needs of it
+        scope = {"raw_path": b"/mcp/runs/r", "user": Caller("agent", frozenset({"call"}))}
+        stream = {**scope, "method": how[0], "headers": how[1]}
+        work = [asyncio.create_task(mount({**stream, "id": str(n)}, None, None)) for n in range(40 * TOGETHER)]
+        await all_begun.wait()
+        call = {**scope, "method": "POST", "headers": JSON, "id": "call"}
+        work.append(asyncio.create_task(mount(call, None, None)))
+        await asyncio.sleep(0)
+        found = "call" in begun
+        end.set()
+        await asyncio.gather(*work)
+        assert served.requests == served.streams == 0
+        return found
+
+    assert asyncio.run(main())

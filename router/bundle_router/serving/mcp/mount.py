@@ -31,7 +31,8 @@ def mcp_routes(runs: ServedRuns) -> list[BaseRoute]:
 
 TOGETHER: Final = 8
 """Number of a run's requests above which a new one waits some turns of the loop before it begins, where it takes least
-memory."""
+memory. Open event streams do not count."""
+_LISTENING: Final = (b"mcp-method", b"subscriptions/listen")
 
 
 class McpMount:
@@ -49,13 +50,16 @@ class McpMount:
         if isinstance(served, Refusal):
             await refuse(served, scope, send)
             return
+        listens = scope["method"] == "GET" or _LISTENING in scope["headers"]
         served.requests += 1
+        served.streams += listens
         try:
-            for _ in range(served.requests // TOGETHER):
+            for _ in range((served.requests - served.streams) // TOGETHER):
                 await asyncio.sleep(0)
             await served.server.handle(scope, receive, self._checked(to, scope, send))
         finally:
             served.requests -= 1
+            served.streams -= listens
 
     def _checked(self, to: Destination | None, scope: Any, send: Any) -> Any:
         """Return a `send` that ends a stream before its first event, or ping, that a new request would not be given."""

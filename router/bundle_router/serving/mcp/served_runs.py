@@ -41,7 +41,7 @@ class ServedRun:
 
         self.id = run_id
         self._named = decision
-        self.requests = 0
+        self.requests = self.streams = 0
         self.features: frozenset[Feature] = frozenset()
         self._runs = runs
         self._shown = ""
