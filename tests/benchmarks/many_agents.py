@@ -76,7 +76,7 @@ async def agent(gateway: Gateway, answers: Answers) -> None:
             writer.write(request(gateway, method))
             try:
                 body = await _body(reader)
-            except (OSError, asyncio.IncompleteReadError) as error:
+            except (OSError, asyncio.IncompleteReadError, ValueError) as error:  # ValueError: an answer that is no JSON
                 answers.refused[f"{method}: {type(error).__name__}"] += 1
                 return
             answers.seconds.append(time.perf_counter() - begun)
@@ -100,7 +100,8 @@ async def _body(reader: asyncio.StreamReader) -> dict[str, Any]:
     await reader.readexactly(2)
     data = b"".join(piece[:-2] for piece in pieces)
     event: dict[str, Any] = json.loads(data[data.index(b"{") :])
-    assert event["jsonrpc"] == "2.0"
+    if event.get("jsonrpc") != "2.0":
+        raise ValueError("no JSON-RPC")
     return event
 
 
@@ -123,11 +124,11 @@ def measured(gateway: Gateway, options: argparse.Namespace) -> Iterator[str]:
         answers = asyncio.run(crowd(gateway, options.agents))
         gc.collect()
         time.sleep(SETTLE_S)
-        seconds = sorted(answers.seconds)
+        seconds = sorted(answers.seconds) or [float("nan")]
         after = memory_mb(gateway.pid)
         yield (
             f"{gateway.name}, turn {turn}: {answers.results} of {3 * options.agents} answered, median "
-            f"{seconds[len(seconds) // 2]:.2f} s, p99 {seconds[int(len(seconds) * 0.99) - 1]:.2f} s; memory "
+            f"{seconds[len(seconds) // 2]:.2f} s, p99 {seconds[max(int(len(seconds) * 0.99) - 1, 0)]:.2f} s; memory "
             f"{before:.0f} MB before, {after:.0f} after (x {after / before:.2f}); refused: {dict(answers.refused)}"
         )
 
