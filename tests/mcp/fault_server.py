@@ -65,6 +65,8 @@ class Faults:
         self.peak = 0
         """The most calls of `sleep` there were at once."""
         self.extra_tools: list[dict[str, Any]] = []
+        self.able: list[str] = []
+        """The capabilities of the client that opened the session last."""
         self.overlay: dict[str, dict[str, Any]] = {}
         """What another release would list instead, by tool name."""
         self.lock = threading.Lock()
@@ -72,6 +74,7 @@ class Faults:
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result. Raises KeyError for a method it does not know: the handshake era knows no `server/discover`."""
         if method == "initialize":
+            self.able = sorted(params["capabilities"])
             return {
                 "protocolVersion": "2025-11-25",
                 "capabilities": {"tools": {"listChanged": True}},
@@ -95,6 +98,8 @@ class Faults:
         result: dict[str, Any] = {"tools": [{**one, **self.overlay.get(one["name"], {})} for one in listed]}
         if "also" in self.options:
             result["tools"] += [tool(name) for name in str(self.options["also"]).split(",")]
+        if self.options.get("by_client"):
+            result["tools"] += [tool(f"asks_{name}") for name in self.able]
         if self.options.get("reverse"):
             result["tools"] = result["tools"][::-1]
         if gate := self.gates.get("list"):

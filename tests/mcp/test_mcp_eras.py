@@ -121,6 +121,22 @@ def test_a_server_without_the_modern_era_is_not_spoken_to_where_that_alone_is_as
         bench.run(main, bench.http(server, era="modern"))
 
 
+@pytest.mark.parametrize("era", ["auto", "handshake"])
+@pytest.mark.parametrize("lets_ask", [True, False])
+def test_a_server_that_may_ask_lists_what_it_has_for_clients_that_can_be_asked(
+    bench: Any, era: Any, lets_ask: bool
+) -> None:
+    given: tuple[Any, ...] = ("input",) if lets_ask else ()
+
+    async def main(sessions: McpSessions) -> None:
+        await sessions.definitions("s")
+        asking = [name for name in names(sessions) if name.startswith("asks_")]
+        assert asking == (["asks_elicitation", "asks_roots", "asks_sampling"] if lets_ask else [])
+        assert bench.said(await bench.call(sessions, "echo", text="hello", scope=Scope("r-1"))) == "hello"
+
+    bench.run(main, bench.stdio("by_client=1", era=era, trust="trusted", pass_through=given))
+
+
 def test_a_change_that_a_modern_server_announces_is_seen_without_waiting_for_the_lifetime(bench: Any) -> None:
     modern = Modern()
 

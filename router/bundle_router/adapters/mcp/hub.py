@@ -36,7 +36,7 @@ from bundle_router.adapters.mcp.faults import (
     read_reply,
 )
 from bundle_router.adapters.mcp.lists import Lists, read_pages
-from bundle_router.adapters.mcp.pool import ResourceSubscriptions, SessionPool, declared_input
+from bundle_router.adapters.mcp.pool import LISTING, ResourceSubscriptions, SessionPool, session_terms
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
@@ -45,8 +45,9 @@ from bundle_router.core.tools.admission import Admitted, VolatileError, admit
 from bundle_router.core.tools.transport.blocks import take_out_nan
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.concurrency import Gate
-from bundle_router.core.tools.transport.pass_through import ServerReply
+from bundle_router.core.tools.transport.pass_through import ServerReply, passes
 from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
+from bundle_router.dataclass import replace
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
@@ -294,9 +295,11 @@ class Hub:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     async def _pages(self, server: Server, scope: Scope, deadline: float) -> tuple[Listing, float | None]:
+        if passes(server, "input") and not server.shared:
+            scope = replace(scope, client=LISTING)
         lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
-            return await read_pages(connection, server.name, self._bounds)
+            return await read_pages(connection, server.name, self._bounds, scope.client)
         except ServerFault as fault:
             self._let_go(connection, fault)
             raise
@@ -332,14 +335,15 @@ class Hub:
                 self._started.add(server.name)
             self._diagnostics.event(level, name, server=server.name, **fields)
 
+        era, capabilities = session_terms(server, scope)
         parts = wires.WireParts(self._setting, self._supervisor, self._http_pool, self._authorization.flow, report)
         return Connection(
             server.name,
             wires.WIRES[server.transport](server, scope, parts),
             self._bounds,
             on_change=lambda: self.lists.changed(server, None if server.shared else scope.principal),
-            era="handshake" if declared_input(server, scope) else server.era,
-            capabilities=declared_input(server, scope),
+            era=era,
+            capabilities=capabilities,
         )
 
     def _http_pool(self, server: str) -> TcpPool:

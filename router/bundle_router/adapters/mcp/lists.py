@@ -23,6 +23,7 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.transport.bounds import Bounds, lifetime_s
 from bundle_router.core.tools.transport.definitions import Pages
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope
 from bundle_router.ports import Clock, Diagnostics
 
@@ -188,7 +189,9 @@ class Lists:
         await asyncio.gather(*reading, return_exceptions=True)
 
 
-async def read_pages(connection: Connection, server: str, bounds: Bounds) -> tuple[Listing, float | None]:
+async def read_pages(
+    connection: Connection, server: str, bounds: Bounds, client: Client | None
+) -> tuple[Listing, float | None]:
     """Return all pages of a list, read within `bounds.list_s`. Raises ServerFault, also for a refusal."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + bounds.list_s
@@ -196,7 +199,7 @@ async def read_pages(connection: Connection, server: str, bounds: Bounds) -> tup
     params: dict[str, Any] = {}
     try:
         while True:
-            page = await connection.request("tools/list", params, deadline - loop.time())
+            page = await connection.request("tools/list", params, deadline - loop.time(), None, client)
             cursor = pages.add(page)
             if cursor is None:
                 break

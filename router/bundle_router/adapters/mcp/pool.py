@@ -4,7 +4,8 @@ Rules:
 1. A stdio server's process belongs to one run. If the operator declares that it keeps no caller's state, all runs share
    `shared` processes, and each call takes the least loaded. All runs of a principal share an HTTP server's connection,
    unless the server issues a session: a session is state, so then every run gets its own connection. So does a run
-   whose client accepts input requests: it uses the handshake era, with a session that declares them.
+   whose client accepts input requests: it uses the handshake era, with a session that declares them. A server that
+   passes `input` is listed on a connection that declares them all, since its list may depend on them.
 2. Concurrent callers wait for one opening. A caller that stops waiting does not end it.
 3. A dead connection is retired when it is found; the next caller gets a new one.
 """
@@ -18,15 +19,16 @@ from typing import Any, Final
 
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, RpcError, ServerFault
-from bundle_router.core.catalog import Server
+from bundle_router.core.catalog import Era, Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.concurrency import HeldConnection, Leases
+from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.ports import Clock
 
 Key = tuple[str, str, str, str]
-"""Server, principal, run, and the client's declared input capabilities (JSON). Of a shared process: server, "", and its
-number (`#0`), which is no run's id."""
+"""Server, principal, run, and the era with the declared input capabilities (JSON). Of a shared process: server, "", and
+its number (`#0`), which is no run's id."""
 
 CLOSED: Final = "the connections to tool servers were closed"
 _TRIES: Final = 4
@@ -98,14 +100,10 @@ class SessionPool:
         if server.shared:
             places = [(server.name, "", f"#{number}", "") for number in range(server.shared)]
             return min(places, key=self._leases.load)
-        capabilities = declared_input(server, scope)
-        own = server.traits.starts_process or server.name in self._stateful or bool(capabilities)
-        return (
-            server.name,
-            scope.principal,
-            scope.run_id if own else "",
-            json.dumps(capabilities) if capabilities else "",
-        )
+        terms = session_terms(server, scope)
+        own = server.traits.starts_process or server.name in self._stateful
+        own = own or bool(terms[1] and scope.client is not LISTING)
+        return server.name, scope.principal, scope.run_id if own else "", json.dumps(terms) if terms[1] else ""
 
     # --- letting go --------------------------------------------------------------------------------------------------
 
@@ -172,11 +170,17 @@ class SessionPool:
         return work.result()
 
 
-def declared_input(server: Server, scope: Scope) -> Mapping[str, Any]:
-    """Return the input capabilities of a request's client that the server must be told when a session is opened."""
-    if scope.client is None or server.era == "modern" or server.shared:
-        return {}
-    return scope.client.input_capabilities
+LISTING: Final = Client(capabilities={"elicitation": {"form": {}, "url": {}}, "roots": {}, "sampling": {}})
+"""Stands for the clients of a server that passes `input`, where it is listed. It answers nothing."""
+
+
+def session_terms(server: Server, scope: Scope) -> tuple[Era, Mapping[str, Any]]:
+    """Return the era of a session, and the input capabilities that the server must be told when it is opened."""
+    if scope.client is LISTING:
+        return server.era, LISTING.capabilities
+    if scope.client is None or server.era == "modern" or server.shared or not scope.client.input_capabilities:
+        return server.era, {}
+    return "handshake", scope.client.input_capabilities
 
 
 async def _end(work: asyncio.Task[Connection]) -> None:
