@@ -13,6 +13,8 @@ from bundle_router.errors import ToolFailure
 from bundle_router.ports import ToolServers
 from bundle_router.testing import FakeClock, FakeDiagnostics
 
+TRUSTED = '[servers.t]\ntrust = "trusted"\nurl = "http://127.0.0.1:9/mcp"'
+
 
 class Down:
     """Tool servers that are up, as far as anybody knows, and give no list."""
@@ -54,3 +56,26 @@ def test_a_server_that_gave_no_list_is_offered_again_after_1_2_4_and_every_5_sec
         return waits
 
     assert asyncio.run(main()) == [1, 2, 4, 5, 5, 5]
+
+
+def test_a_server_that_failed_at_once_is_still_known_as_away_when_the_last_of_the_others_has_answered(
+    project: Any,
+) -> None:
+    project.http("http://127.0.0.1:9/mcp", tools='tools = ["s.*", "t.*"]', more=TRUSTED)
+    clock = FakeClock()
+
+    class SlowBeside(Down):
+        async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+            if server == "t":
+                await asyncio.sleep(0)
+                clock.advance(3.0)
+            return await super().definitions(server, scope=scope, fresh=fresh)
+
+        def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
+            return [ServerStatus(name, "streamable-http") for name in ("s", "t")]
+
+    servers = Servers(
+        load_catalog(project.config), cast(ToolServers, SlowBeside()), {}, "trusted-may-skip", clock, FakeDiagnostics()
+    )
+    asyncio.run(servers.discover(("s", "t"), EVERYONE))
+    assert {"s", "t"} <= dict(servers.availability().unavailable).keys()

@@ -280,9 +280,14 @@ class Servers:
             for task in silent:
                 task.cancel()
         waited_s = loop.time() - began
-        for task in silent:  # its list is read on, and shown as soon as it is there
-            reason = f"it is still being asked for its tools, after {waited_s:.1f} s"
-            self._mark((listings[task].name, scope.principal), reason, is_pending=True)
+        for task, server in listings.items():
+            key = server.name, scope.principal
+            if task in silent:  # its list is read on, and shown as soon as it is there
+                reason = f"it is still being asked for its tools, after {waited_s:.1f} s"
+                self._mark(key, reason, is_pending=True)
+            elif (mark := self._failed.get(key)) is not None:  # what failed long before the others counts from now on
+                self._failed[key] = replace(mark, until_ns=mark.until_ns + self._clock.monotonic_ns() - mark.at_ns)
+                self._marks += 1
 
     def is_discoverable(self, names: Iterable[str], scope: Scope) -> bool:
         """Return whether `discover` would ask a server, if only through the cache."""
@@ -318,7 +323,8 @@ class Servers:
             self._mark(key, failure.message.replace(f"server {server.name!r} ", "it ", 1))
             return None
         except TimeoutError:
-            self._mark(key, f"it gave no list of its tools within {timeout_s:g} s")
+            is_first = self._sessions.known(server.name, scope=scope) is None
+            self._mark(key, f"it gave no list of its tools within {timeout_s:g} s", is_pending=is_first)
             return None
         if self._failed.pop(key, None) is not None:
             self._marks += 1
