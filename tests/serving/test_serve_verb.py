@@ -285,15 +285,19 @@ def test_what_is_followed_is_routed_again_when_a_server_comes_back_and_when_it_l
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--json", "--follow")
     assert json.loads(process.line())["notices"].startswith("following: the step is routed again when")
     assert process.told().startswith("bearer token")
+    lost = "no tools of server 's': it gave no list of its tools: the server can't be reached (ConnectError); "
+    assert process.told() == f"{lost}it is asked again\n"
     with FAULTS.serving(port=port) as server:
         assert process.told() == f"routed again: {len(FAULTS.TOOLS)} tools\n"
         server.faults.extra_tools.append(FAULTS.tool("later"))
         assert process.told() == f"routed again: {len(FAULTS.TOOLS) + 1} tools\n"
+    assert process.told() == "routed again: 0 tools\n"
+    assert process.told().startswith("no tools of server 's': ")
     process.stop(signal.SIGTERM)
     records = (tmp_path / "runs" / "r-1" / "routing.jsonl").read_text(encoding="utf-8").splitlines()
     missed = [[row["code"] for row in json.loads(line)["left_out"]] for line in records]
-    assert missed[-3:] == [["server_unavailable"], [], []], "three that count, however long it was away"
-    assert len(missed) <= 4
+    assert missed[-4:-1] == [["server_unavailable"], [], []], "three that count, however long it was away"
+    assert len(missed) <= 5
 
 
 def test_what_serving_does_not_notice_is_said(begin: Any) -> None:
@@ -317,7 +321,11 @@ def test_a_server_that_is_silent_at_first_is_missing_in_words_and_not_in_silence
     places = ("--config", str(config), "--workspace", str(tmp_path))
     process = begin("--mcp-only", "--run", "r-1", *STEP, *places, "--development", "--unpinned", "--json")
     assert json.loads(process.line())["run_id"] == "r-1"
+    assert process.told().startswith("bearer token")
+    assert process.told().startswith("no tools of server 's': it is still being asked for its tools, after")
     process.stop(signal.SIGTERM)
+    asked = run(tmp_path, "route", *STEP, *places, "--run", "r-2", "--development", "--unpinned").stdout
+    assert "server 's' was not asked which tools it has: bundle-router tools --run r-2 asks it" in asked
     shown = run(tmp_path, "runs", "show", "r-1").stdout
     assert "server_unavailable: server 's': it is still being asked for its tools" in shown
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
+from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
@@ -55,9 +56,21 @@ def run(arguments: argparse.Namespace) -> int:
         if layers.ungranted:
             row = f"a row [[policies]] with name, role = '{step.role}' and allow = ['bundle:…'] permits bundles there"
             say(f"nothing is permitted: no row of policy.toml with `allow` covers {layers.ungranted[0]}; {row}")
+        for name in _unasked(router.catalog, decision):
+            say(
+                f"server {name!r} was not asked which tools it has: bundle-router tools --run {decision.run_id} asks it"
+            )
         where = "the database" if arguments.store else f"{arguments.runs}/{decision.run_id}/routing.jsonl"
         say(f"recorded in {where} as record {decision.seq}")
     return 0
+
+
+def _unasked(catalog: Catalog, decision: Decision) -> list[str]:
+    """Return the servers of shown bundles of which no tool is known. A decision contacts no server."""
+    left_out, known = {row.tool for row in decision.left_out}, {card.server for card in catalog.cards.values()}
+    bundles = [catalog.bundles[choice.id] for choice in decision.bundles]
+    targets = {target for bundle in bundles for target in (*bundle.tools, *bundle.patterns)} - left_out
+    return sorted({target.partition(".")[0] for target in targets} - known)
 
 
 def wants_warm_up(router: Router, step: Step) -> bool:

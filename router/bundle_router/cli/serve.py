@@ -20,6 +20,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.cli.shared_arguments import ADDRESS, add_opening, add_step, config_folder, open_router, step_from
+from bundle_router.cli.tools import warn_of_lost
 from bundle_router.core.models import RUN_ID, Step
 from bundle_router.errors import RequestError, RouterError
 
@@ -133,6 +134,8 @@ async def _serve(arguments: argparse.Namespace, step: Step | None, key: str, cli
                 asyncio.get_running_loop().run_in_executor(None, _spare_collector)  # `asyncio.run` waits for it
                 _announce(arguments, endpoint, run_id)
                 _print_pasted(clients, endpoint, run_id or "")
+                if step is not None:
+                    warn_of_lost(router, step.run_id, follows=arguments.follow)
                 following = asyncio.create_task(_follow(router, step, before)) if arguments.follow and step else None
                 await stop.wait()
                 if following is not None:
@@ -204,7 +207,9 @@ async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> Non
         except RouterError as trouble:
             router.endpoint.report("warning", "follow.failed", run_id=step.run_id, error=trouble)
         else:
-            print(f"routed again: {len(shown)} tools", file=sys.stderr, flush=True)
+            counted = f"{len(shown)} tool{'' if len(shown) == 1 else 's'}"
+            print(f"routed again: {counted}", file=sys.stderr, flush=True)
+            warn_of_lost(router, step.run_id, follows=True)
 
 
 def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:

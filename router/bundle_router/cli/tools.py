@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
 from bundle_router.cli.output import print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, open_router
 from bundle_router.core.tools.exposure.provider_forms import FORMATS
+from bundle_router.core.tools.shaping import visible
+
+if TYPE_CHECKING:
+    from bundle_router.wiring import Router
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +25,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with open_router(arguments) as router:
         toolset = router.tools_sync(arguments.run, format=arguments.format, native=arguments.native)
+        warn_of_lost(router, arguments.run)
     if arguments.json:
         facts = {name: getattr(toolset, name) for name in ("tools", "guidance", "tokens", "all_tokens", "cap", "meta")}
         print_json({**facts, "deferred": [tool.name for tool in toolset.deferred]})
@@ -37,3 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     if toolset.meta:
         say(f"behind call_tool: {', '.join(toolset.meta)}")
     return 0
+
+
+def warn_of_lost(router: Router, run_id: str, *, follows: bool = False) -> None:
+    """Print to standard error a line for each server of the run's step that gives no tools, and what to do."""
+    then = "it is asked again" if follows else "see `bundle-router check --live`, and route again when it is up"
+    for name, why in sorted(router.endpoint.lost_servers(run_id).items()):
+        print(visible(f"no tools of server {name!r}: {why}; {then}"), file=sys.stderr, flush=True)

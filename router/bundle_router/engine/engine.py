@@ -233,6 +233,12 @@ class Engine:
         drifted = tuple(row for row in now.drifted if row[0] in wanted)
         return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
 
+    def lost_servers(self, run_id: str) -> dict[str, str]:
+        """Return the servers that the run's newest decision lacks, each with the reason."""
+        state = self.state(run_id)
+        wanted = self._discovery.wanted_servers(state)
+        return {name: why for name, why in state.decided.facts.unavailable if name in wanted}
+
     def toolset(self, run_id: str, surface_form: SurfaceForm, decision_id: str | None = None) -> Toolset:
         """Return the run's tools as known now, without asking a server. Blocks where search is needed."""
         return _toolset(self.state(run_id, decision_id), surface_form)

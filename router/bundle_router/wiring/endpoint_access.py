@@ -145,6 +145,10 @@ class EndpointAccess:
         self._engines.of(run_id)  # looks at the pins, which the newest engine then holds
         return await self._engines.newest.standing(run_id, asks=asks)
 
+    def lost_servers(self, run_id: str) -> dict[str, str]:
+        """Return the servers that the run's newest decision lacks, each with the reason. Blocks as it reads the run."""
+        return self._engines.of(run_id).lost_servers(run_id)
+
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Call `on_change` with the run's id after each decision, on the thread that made it; it must neither block nor
         raise. Return what ends this."""
