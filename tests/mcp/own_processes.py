@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from bundle_router.adapters.mcp.supervision import descendants
+from bundle_router.adapters.mcp.supervision import descendants, processes_by_parent
 
 _before: list[int] = []
 
@@ -19,5 +19,8 @@ def forget() -> None:
 
 def own_processes() -> list[int]:
     """Return the processes started since."""
-    others = {pid for known in _before for pid in (known, *descendants(known))}
-    return [pid for pid in descendants(os.getpid()) if pid not in others]
+    children = processes_by_parent()  # once: there may be hundreds
+    own = [pid for pid in children.get(os.getpid(), ()) if pid not in _before]
+    for pid in own:
+        own.extend(child for child in children.get(pid, ()) if child not in _before)
+    return own
