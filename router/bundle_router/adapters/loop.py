@@ -14,7 +14,8 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from contextvars import Context
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
 from types import coroutine
 from typing import Any, TypeVar
 
@@ -176,28 +177,36 @@ class Portal:
 
         Raises RequestError if the portal is closed, also meanwhile.
         """
-        ended = threading.Event()
+        task: asyncio.Task[T]
+        ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()  # cheaper than a future of another thread
 
-        async def to_the_end() -> T:
+        async def shared() -> T:
             share_running_loop()
-            try:
-                return await work
-            finally:
-                ended.set()
+            return await work
+
+        def begin() -> None:
+            nonlocal task
+            task = asyncio.get_running_loop().create_task(shared())
+            task.add_done_callback(ended.put)
 
         try:
-            future = self._thread.submit(to_the_end())
+            loop = self._thread.call_soon(begin, copy_context())
         except RequestError:
             work.close()
             raise _closed_error("this router is closed") from None
         try:
-            return future.result()
-        except BaseException as interrupted:
-            if future.cancel():
-                ended.wait(CLEAN_UP_S)
-            if self.closed and isinstance(interrupted, CancelledError):
-                raise _closed_error("it was closed during this call, which was cancelled") from None
+            done = ended.get()
+        except BaseException:  # an interrupt
+            with contextlib.suppress(RuntimeError, Empty):
+                loop.call_soon_threadsafe(lambda: task.cancel())
+                ended.get(timeout=CLEAN_UP_S)
             raise
+        try:
+            return done.result()
+        except asyncio.CancelledError:
+            if self.closed:
+                raise _closed_error("it was closed during this call, which was cancelled") from None
+            raise CancelledError from None
 
     def close(self) -> None:
         """Cancel the work in progress, wait until its end is recorded, and stop the loop. Idempotent."""
