@@ -12,8 +12,10 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.processes import HOMES
@@ -532,6 +534,67 @@ def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harml
         assert (await bench.call(sessions, "asks")).outcome == "ok"
 
     bench.run(main, bench.stdio())
+
+
+def test_a_server_that_asks_and_reads_no_answer_is_read_no_further() -> None:
+    from bundle_router.adapters.mcp import sdk
+
+    async def main() -> None:
+        to_session, reads, writes, from_session = sdk.pipe()
+        dispatcher = sdk.RawDispatcher(reads, writes)
+        asked: list[int] = []
+
+        async def answer(*_asked: Any) -> dict[str, Any]:
+            return {}
+
+        async def ask() -> None:
+            for number in range(1_000):
+                message = sdk.read_message({"jsonrpc": "2.0", "id": "same", "method": "ping"})
+                await to_session.send(message)
+                asked.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(dispatcher.run, answer, answer)
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert len(asked) <= sdk.MAX_UNANSWERED + 1
+            for _ in range(1_000):
+                assert (await from_session.receive()).message.id == "same"
+            tasks.cancel_scope.cancel()
+        assert len(asked) == 1_000
+        for stream in (to_session, from_session):
+            stream.close()
+
+    asyncio.run(asyncio.wait_for(main(), 300))
+
+
+def test_a_flood_of_lines_without_an_answer_leaves_the_loop_to_others(leap: Any) -> None:
+    from bundle_router.adapters.mcp import sdk
+    from bundle_router.adapters.mcp.stdio import Pipes
+
+    async def main() -> None:
+        output, read_at = asyncio.StreamReader(), [0.0]
+        output.feed_data(b"noise\n")
+        output.feed_eof()
+        ended = asyncio.Event()
+
+        class Output:
+            async def read(self, size: int) -> bytes:
+                read_at.append(asyncio.get_running_loop().time())
+                return await output.read(size)
+
+        def report(*_event: Any, **_fields: Any) -> None:
+            leap()  # handling the line takes long
+            read_at[0] = asyncio.get_running_loop().time()
+
+        process: Any = SimpleNamespace(stdout=Output(), stdin=None, stderr=None, exited=ended, failed="", status=0)
+        to_session, reads, writes, from_session = sdk.pipe()
+        await Pipes(process, Bounds(), report).read(to_session)
+        for stream in (reads, writes, from_session):
+            stream.close()
+        assert read_at[2] - read_at[0] > 0.09
+
+    asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def test_processes_of_a_router_that_is_gone_are_reported_and_left_alone(bench: Any) -> None:

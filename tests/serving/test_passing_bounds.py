@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
@@ -191,6 +193,33 @@ def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endp
     relayed(tmp_path, work, plain=Entry(prefix=True, answers={"resources_read": read}))
 
 
+def test_an_error_whose_data_nest_deeper_than_can_be_written_comes_without_them() -> None:
+    from bundle_router.core.tools.transport.pass_through import ServerError, ServerReply
+    from bundle_router.serving.mcp.passage import as_sent
+    from mcp.shared.exceptions import MCPError
+
+    for depth in (100, 400):
+        with pytest.raises(MCPError, match="refused") as told:
+            as_sent(ServerReply(error=ServerError(-32000, "refused", nested(depth))))
+        assert told.value.error.data == (nested(depth) if depth == 100 else None)
+
+
+def test_an_answer_that_nests_deeper_than_can_be_written_is_out_of_form() -> None:
+    from bundle_router.serving.mcp.passage import has_form
+
+    for depth, fits in ((100, True), (400, False)):
+        content = {"uri": "plain://", "text": "t", "_meta": {"deep": nested(depth)}}
+        answer = {"resultType": "complete", "contents": [content]}
+        assert has_form("resources/read", "2026-07-28", answer) is fits
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_an_answer_out_of_form_is_an_error_and_stays_out_of_the_hosts_log(
     site: Any, tmp_path: Path, era: str, caplog: Any, capfd: Any
@@ -247,3 +276,36 @@ def test_a_host_that_uses_the_sdk_itself_keeps_its_log(site: Any, tmp_path: Path
 
     relayed(tmp_path, work)
     assert "the host's own" in caplog.text
+
+
+def test_a_resource_that_changes_without_end_is_announced_now_and_then_and_the_last_change_always() -> None:
+    from bundle_router.serving.mcp.following import FollowedResources
+
+    async def main() -> None:
+        announced, may_go_on = asyncio.Queue[str](), asyncio.Event()
+        change: list[Any] = []
+
+        async def begin(_uri: str, changed: Any) -> Any:
+            change.append(changed)
+            return lambda: None
+
+        async def updated(uri: str) -> None:
+            announced.put_nowait(uri)
+            await may_go_on.wait()
+
+        followed = FollowedResources(begin, updated)
+        assert await followed.add("a://b") is None
+        change[0]()
+        await announced.get()
+        for _ in range(1_000):
+            change[0]()
+        await anyio.wait_all_tasks_blocked()
+        assert announced.empty()
+        may_go_on.set()
+        await announced.get()
+        change[0]()
+        await announced.get()
+        await followed.close()
+        assert announced.empty()
+
+    asyncio.run(asyncio.wait_for(main(), 300))

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import Client as HttpClient
 
 _COURTESY_S: Final = 2.0
+MAX_UNANSWERED: Final = 64
+"""Requests of a server that are answered at a time. Then it is read no further: one that does not read its answers
+would fill the memory with them."""
 _UNREAD: Final = {
     types.PARSE_ERROR: ("Failed to parse JSON response", "Failed to parse SSE message"),
     types.INVALID_REQUEST: ("Unexpected content type",),
@@ -76,11 +79,22 @@ def is_unread(error: MCPError) -> bool:
 
 
 class RawDispatcher(JSONRPCDispatcher):
-    """The SDK's dispatcher, with an event for its end."""
+    """The SDK's dispatcher, with an event for its end, and a bound on the server's requests under way."""
 
     def __init__(self, read_stream: Any, write_stream: Any) -> None:
         super().__init__(read_stream, write_stream)
         self.ended = anyio.Event()
+        self._room = anyio.Semaphore(MAX_UNANSWERED)
+
+    async def _dispatch_request(self, *args: Any) -> None:  # private: it starts a task for each request of the server
+        await self._room.acquire()
+        await super()._dispatch_request(*args)
+
+    async def _handle_request(self, *args: Any) -> None:
+        try:
+            await super()._handle_request(*args)
+        finally:
+            self._room.release()
 
     async def run(self, *args: Any, **named: Any) -> None:
         try:

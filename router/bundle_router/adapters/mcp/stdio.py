@@ -7,6 +7,7 @@ Rules:
 4. A server that is being ended is still read from until it has ended, so that it does not block on writing; one that
    sent too much is not.
 5. A server that has exited is gone, even if a process it started still holds its standard output.
+6. Lines without an answer among them, such as a flood of notifications, get a quarter of a core.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cu
 FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""
 _CHUNK: Final = 65_536
+_MAX_PAUSE_S: Final = 0.1
 _DRAIN_S: Final = 0.2
 """Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
 
@@ -146,7 +148,9 @@ class Pipes:
 
     async def _read_lines(self, session: Any) -> None:
         lines = LineBuffer(self._bounds.max_message_bytes)
+        now = asyncio.get_running_loop().time
         while chunk := await self.process.stdout.read(_CHUNK):
+            begun, is_wanted = now(), b"\n" not in chunk
             try:
                 found = lines.feed(chunk)
             except LineTooLong as error:
@@ -154,6 +158,7 @@ class Pipes:
                 return
             for line in found:
                 value = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
+                is_wanted = is_wanted or (value is not None and "method" not in value)
                 if value is not None and self.requests.take(value):
                     continue
                 message = None if value is None else sdk.read_message(value)
@@ -162,6 +167,8 @@ class Pipes:
                 elif not sdk.is_unwanted(message, self.accepts):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
+            if not is_wanted:
+                await asyncio.sleep(min(3 * (now() - begun), _MAX_PAUSE_S))
 
     def _skip(self, line: bytes) -> None:
         self.skipped += 1

@@ -3,6 +3,7 @@
 Rules:
 1. Every decision renews the subscriptions. Clients hear no more of a resource that the new decision does not permit.
 2. A client may subscribe to a resource that does not exist. As MCP has it, it then never hears of a change.
+3. A resource that changes without end is announced once in `ANNOUNCE_AGAIN_S`, the last change always.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bundle_router.core.tools.transport.pass_through import ServerReply
 
 MAX_FOLLOWED: Final = 64
 """Maximum resources that one run's clients may subscribe to."""
+ANNOUNCE_AGAIN_S: Final = 0.1
 Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | ServerReply]]
 """Subscribes to a URI; calls the callback, from any thread, on a change. Returns its end function, or a refusal."""
 
@@ -25,6 +27,8 @@ Begin = Callable[[str, Callable[[], None]], Awaitable[Callable[[], None] | Serve
 class _Followed:
     count: int
     end: Callable[[], None] | None = None
+    has_changed: bool = False
+    is_announced: bool = False
 
 
 class FollowedResources:
@@ -91,10 +95,24 @@ class FollowedResources:
                 loop.call_soon_threadsafe(self._notify_clients, uri)
 
     def _notify_clients(self, uri: str) -> None:
-        if uri in self._followed:
-            task = asyncio.create_task(self._updated(uri), name="mcp-resource-updated")
+        followed = self._followed.get(uri)
+        if followed is None:
+            return
+        followed.has_changed = True
+        if not followed.is_announced:
+            followed.is_announced = True
+            task = asyncio.create_task(self._announce(uri, followed), name="mcp-resource-updated")
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
+
+    async def _announce(self, uri: str, followed: _Followed) -> None:
+        try:
+            while followed.has_changed and self._followed.get(uri) is followed:
+                followed.has_changed = False
+                await self._updated(uri)
+                await asyncio.sleep(ANNOUNCE_AGAIN_S)
+        finally:
+            followed.is_announced = False
 
     async def close(self) -> None:
         """End all subscriptions."""

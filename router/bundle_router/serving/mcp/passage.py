@@ -17,7 +17,6 @@ import mcp_types as types
 from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError
 from mcp_types import methods
-from pydantic import ValidationError
 
 from bundle_router.core.catalog import Feature
 from bundle_router.core.tools.artifact_handles import PREFIX
@@ -192,13 +191,22 @@ def narrow_capabilities(
 def as_sent(answer: ServerReply) -> Json:
     """Return the result to send. Raises MCPError with the server's own error, or why there is no answer."""
     if answer.error is not None:
-        raise MCPError(answer.error.code, answer.error.message, answer.error.data)
+        raise MCPError(answer.error.code, answer.error.message, _writable_data(answer.error.data))
     if answer.result is None:
         raise MCPError(types.INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
     own = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)} if isinstance(meta, Mapping) else {}
     kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
     return {"resultType": "complete", **kept, "_meta": own}
+
+
+def _writable_data(data: Any) -> Any:
+    """Return an error's data, or None where they nest deeper than the SDK can write."""
+    try:
+        types.ErrorData(code=0, message="", data=data).model_dump(mode="json")
+    except ValueError:
+        return None
+    return data
 
 
 def _well_formed(method: str, version: str, result: Json) -> Json:
@@ -219,6 +227,6 @@ def has_form(method: str, version: str, result: Mapping[str, Any]) -> bool:
         if result.get("resultType") != "input_required":  # else a result without contents would be valid
             _RESULTS[method].model_validate(with_fields, by_name=False)
         methods.serialize_server_result(method, version, with_fields)
-    except ValidationError:
+    except ValueError:  # a ValidationError, or values that nest deeper than the SDK can write
         return False
     return True
