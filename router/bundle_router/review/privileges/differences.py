@@ -71,6 +71,22 @@ class _Side:
         return frozenset() if bundle is None else self.permitted.get(bundle.id, frozenset())
 
 
+@dataclass(frozen=True, slots=True)
+class _BundleSide:
+    """One side and its form of a bundle; None where it has no such bundle."""
+
+    side: _Side
+    bundle: Bundle | None
+
+    @property
+    def tools(self) -> frozenset[str]:
+        return self.side.tools(self.bundle)
+
+    @property
+    def reach(self) -> Reach:
+        return self.side.reach(self.bundle)
+
+
 def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
     """Return what the new catalog allows that the old one does not, the reverse, and other differences."""
     examples, knows_tools = tool_examples((old, new))
@@ -196,10 +212,10 @@ class _Comparison:
         new = self._side(self._new, masks[2], masks[3], address)
         held, differing = self._held_bundles(old, new)
         for number in sorted(differing | (held & self._unstable) if _same_route(old, new) else held):
-            old_bundle, new_bundle = self._pairs[number]
-            yield from self._one_way("widening", old, new, old_bundle, new_bundle)
-            yield from self._one_way("narrowing", new, old, new_bundle, old_bundle)
-            yield from self._other_rows(old, new, old_bundle, new_bundle)
+            before, after = (_BundleSide(*pair) for pair in zip((old, new), self._pairs[number], strict=True))
+            yield from self._one_way("widening", before, after)
+            yield from self._one_way("narrowing", after, before)
+            yield from self._other_rows(before, after)
 
     def _held_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
         """Return the bundles of which either side permits any tool, and those of which they permit different tools."""
@@ -231,91 +247,64 @@ class _Comparison:
     def _side(self, granted: GrantedTools, route: int, policies: int, address: Address) -> _Side:
         return _Side(granted, route.bit_length() - 1, policies, granted.permitted(policies, address))
 
-    def _one_way(
-        self, kind: Kind, less: _Side, more: _Side, less_bundle: Bundle | None, more_bundle: Bundle | None
-    ) -> Iterator[PrivilegeRow]:
-        """Yield what the side with `more` grants of the bundle, and the side with `less` does not."""
-        tools_of_less, tools_of_more = less.tools(less_bundle), more.tools(more_bundle)
-        if not tools_of_more or more_bundle is None:
+    def _one_way(self, kind: Kind, narrow: _BundleSide, wide: _BundleSide) -> Iterator[PrivilegeRow]:
+        """Yield what the wide side grants of the bundle, and the narrow side does not."""
+        bundle = wide.bundle
+        if not wide.tools or bundle is None:
             return
-        fresh = tools_of_more - tools_of_less
+        fresh, kept = wide.tools - narrow.tools, wide.tools & narrow.tools
         if fresh:
-            yield self._row(kind, "may call", fresh, less, more, less_bundle, more_bundle)
-        kept = tools_of_more & tools_of_less
-        if not kept or less_bundle is None:
+            yield self._row(kind, "may call", fresh, bundle, narrow, wide)
+        if not kept or narrow.bundle is None:
             return
-        if REACH_RANK[more.reach(more_bundle)] > REACH_RANK[less.reach(less_bundle)]:
-            yield self._row(kind, "comes in", kept, less, more, less_bundle, more_bundle)
-        if not {*less_bundle.requires_env, *less_bundle.requires_binary} <= {
-            *more_bundle.requires_env,
-            *more_bundle.requires_binary,
-        }:
-            yield self._row(kind, "requires", kept, less, more, less_bundle, more_bundle)
-        looser = frozenset(
-            t for t in kept if not less.granted.handles(less_bundle, t) <= more.granted.handles(more_bundle, t)
-        )
+        if REACH_RANK[wide.reach] > REACH_RANK[narrow.reach]:
+            yield self._row(kind, "comes in", kept, bundle, narrow, wide)
+        if not _needs_of(narrow.bundle) <= _needs_of(bundle):
+            yield self._row(kind, "requires", kept, bundle, narrow, wide)
+        narrow_handles, wide_handles = narrow.side.granted.handles, wide.side.granted.handles
+        looser = frozenset(t for t in kept if not narrow_handles(narrow.bundle, t) <= wide_handles(bundle, t))
         if looser:
-            yield self._row(kind, "can be denied as", looser, less, more, less_bundle, more_bundle)
+            yield self._row(kind, "can be denied as", looser, bundle, narrow, wide)
 
-    def _other_rows(
-        self, old: _Side, new: _Side, old_bundle: Bundle | None, new_bundle: Bundle | None
-    ) -> Iterator[PrivilegeRow]:
-        if old_bundle is None or new_bundle is None:
+    def _other_rows(self, old: _BundleSide, new: _BundleSide) -> Iterator[PrivilegeRow]:
+        if old.bundle is None or new.bundle is None:
             return
-        kept = old.tools(old_bundle) & new.tools(new_bundle)
-        before, after = old.reach(old_bundle), new.reach(new_bundle)
-        if kept and before != after and REACH_RANK[before] == REACH_RANK[after]:
-            yield self._row("neutral", "comes in", kept, old, new, old_bundle, new_bundle)
+        kept = old.tools & new.tools
+        if kept and old.reach != new.reach and REACH_RANK[old.reach] == REACH_RANK[new.reach]:
+            yield self._row("neutral", "comes in", kept, new.bundle, old, new)
 
     def _row(
-        self,
-        kind: Kind,
-        aspect: Aspect,
-        tools: frozenset[str],
-        less: _Side,
-        more: _Side,
-        less_bundle: Bundle | None,
-        more_bundle: Bundle,
+        self, kind: Kind, aspect: Aspect, tools: frozenset[str], bundle: Bundle, narrow: _BundleSide, wide: _BundleSide
     ) -> PrivilegeRow:
-        before, after = _side_words(aspect, less, less_bundle, tools), _side_words(aspect, more, more_bundle, tools)
-        old, new = (more, less) if kind == "narrowing" else (less, more)
-        old_bundle, new_bundle = (more_bundle, less_bundle) if kind == "narrowing" else (less_bundle, more_bundle)
-        if kind == "narrowing":
-            before, after = after, before
-        catalog = more.granted.catalog
+        """Return a row about the wide side's form of a bundle."""
+        old, new = (wide, narrow) if kind == "narrowing" else (narrow, wide)
         return PrivilegeRow(
             kind=kind,
             aspect=aspect,
-            subject=more_bundle.id,
+            subject=bundle.id,
             tools=tuple(sorted(dict.fromkeys(self._labels.get(tool, tool) for tool in sorted(tools)))),
-            before=before,
-            after=after,
-            effects=more_bundle.effects,
+            before=_side_words(aspect, old, tools),
+            after=_side_words(aspect, new, tools),
+            effects=bundle.effects,
             servers=tuple(sorted({tool.partition(".")[0] for tool in tools})),
-            shown=tuple(sorted({mode_of(catalog, more_bundle, tool) for tool in tools})),
-            edits=tuple(self._blame_edits(aspect, old, new, old_bundle, new_bundle)),
-            note="" if less_bundle is None or less_bundle.id == more_bundle.id else f"renamed from {less_bundle.id!r}",
+            shown=tuple(sorted({mode_of(wide.side.granted.catalog, bundle, tool) for tool in tools})),
+            edits=tuple(self._blame_edits(aspect, old, new)),
+            note="" if narrow.bundle is None or narrow.bundle.id == bundle.id else f"renamed from {narrow.bundle.id!r}",
         )
 
-    def _blame_edits(
-        self, aspect: Aspect, old: _Side, new: _Side, old_bundle: Bundle | None, new_bundle: Bundle | None
-    ) -> Iterator[ConfigEdit]:
+    def _blame_edits(self, aspect: Aspect, old: _BundleSide, new: _BundleSide) -> Iterator[ConfigEdit]:
         """Yield the edits that concern a bundle at an address."""
-        ids = dict.fromkeys(bundle.id for bundle in (old_bundle, new_bundle) if bundle is not None)
-        for id_ in ids:
+        sides, bundles = (old.side, new.side), [one.bundle for one in (old, new) if one.bundle is not None]
+        for id_ in dict.fromkeys(bundle.id for bundle in bundles):
             yield from (edit for edit in (self._edited.get(("bundle", id_)), self._carried.get(id_)) if edit)
         if aspect == "may call":
-            names = dict.fromkeys(name for side in (old, new) for name in _covering_rows(side))
+            names = dict.fromkeys(name for side in sides for name in _covering_rows(side))
             yield from (edit for name in names if (edit := self._edited.get(("policy", name))) is not None)
-            servers = dict.fromkeys(
-                name for bundle in (old_bundle, new_bundle) if bundle is not None for name in bundle.servers
-            )
+            servers = dict.fromkeys(name for bundle in bundles for name in bundle.servers)
             yield from (edit for name in servers if (edit := self._edited.get(("server", name))) is not None)
         if aspect in ("may call", "comes in"):
-            routes = dict.fromkeys(
-                side.granted.catalog.routes[side.route].name for side in (old, new) if side.route >= 0
-            )
-            if aspect == "comes in" or not new_bundle or not old_bundle:
+            routes = dict.fromkeys(side.granted.catalog.routes[side.route].name for side in sides if side.route >= 0)
+            if aspect == "comes in" or len(bundles) < 2:
                 yield from (edit for name in routes if (edit := self._edited.get(("route", name))) is not None)
         if aspect == "comes in":
             wanted = ("fallback.order", "fallback.default", "activation.sticky")
@@ -333,16 +322,21 @@ def _covering_rows(side: _Side) -> Iterator[str]:
             yield row.name
 
 
-def _side_words(aspect: Aspect, side: _Side, bundle: Bundle | None, tools: frozenset[str]) -> str:
+def _needs_of(bundle: Bundle) -> frozenset[str]:
+    return frozenset((*bundle.requires_env, *bundle.requires_binary))
+
+
+def _side_words(aspect: Aspect, one: _BundleSide, tools: frozenset[str]) -> str:
     """Return a side's value of the row's aspect, in words."""
+    bundle = one.bundle
     if bundle is None:
         return ""
     if aspect == "requires":
         needs = [*(f"env {name}" for name in bundle.requires_env), *(f"binary {n}" for n in bundle.requires_binary)]
         return ", ".join(needs) or "nothing"
     if aspect == "can be denied as":
-        return ", ".join(sorted({name for tool in tools for name in side.granted.handles(bundle, tool)}))
-    return side.reach(bundle) if tools & side.tools(bundle) else ""
+        return ", ".join(sorted({name for tool in tools for name in one.side.granted.handles(bundle, tool)}))
+    return one.reach if tools & one.tools else ""
 
 
 def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import re
+import textwrap
 from typing import Final
 
 from pydantic import BaseModel
 
 LONGEST: Final = 40
 """Maximum characters of an identifier. Longer ones are cut, so that no line has to be broken inside a type."""
+WIDTH: Final = 110
+"""Maximum characters of a docstring's line."""
 _TAKEN: Final = frozenset(dir(BaseModel)) | frozenset(
     (
         "Any", "Awaitable", "BaseModel", "Callable", "ConfigDict", "Field", "Final", "Literal", "PINS", "R",
@@ -63,16 +66,10 @@ def literal(text: str) -> str:
     return "'" + double[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
 
 
-def docstring(text: str, indent: str, width: int = 110) -> list[str]:
+def docstring(text: str, indent: str) -> list[str]:
     """Return a docstring's lines. The text is re-wrapped, and can't end the docstring."""
-    lines, line = [], ""
-    for word in text.replace("\\", "/").replace('"', "'").split():
-        if line and len(indent) + len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    lines.append(line or "No description.")
+    words = " ".join(text.replace("\\", "/").replace('"', "'").split()) or "No description."
+    lines = textwrap.wrap(words, WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
     if len(lines) == 1:
         return [f'{indent}"""{lines[0]}"""']
     return [f'{indent}"""{lines[0]}', *(f"{indent}{line}" for line in lines[1:]), f'{indent}"""']
