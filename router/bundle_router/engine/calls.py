@@ -248,6 +248,21 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
     return ("budget", *over) if over is not None else None
 
 
+async def refuse_over_budget(at: CallPorts, call: AdmittedCall, tree: Totals | None) -> Result | None:
+    """Record and return the refusal of a call of the router's own tools that exceeds a budget; None where it fits."""
+
+    def refused(wait_s: float) -> Result | None:
+        with at.run.lock:
+            at.run.read_on()
+            refusal = over_budget(at.run, call.state, call.tool, call.request.arguments.text, tree)
+            return refuse(at.ports, at.run, call, refusal, wait_s) if refusal is not None else None
+
+    result = await on_store(at.runs.store, refused)
+    if result is not None:
+        await at.wait_until_durable()
+    return result
+
+
 async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
     """Check once more whether the tree of runs has room for a call, now that its start is recorded and other runs can
     see it; else end the call as refused. When two runs begin a call at once, at least one sees the other: a tree

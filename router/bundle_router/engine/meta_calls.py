@@ -51,7 +51,7 @@ from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.calls import over_budget, refuse, why_missing
+from bundle_router.engine.calls import refuse, refuse_over_budget, why_missing
 from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
 from bundle_router.engine.results import (
     AdmittedCall,
@@ -119,17 +119,8 @@ async def answer(
     ports, run, catalog = at.ports, at.run, state.catalog
     name, arguments = request.name, request.arguments
     call = AdmittedCall("", f"{META_SERVER}.{name}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
-
-    def begin(wait_s: float) -> Result | None:
-        with run.lock:
-            run.read_on()
-            refusal = over_budget(run, state, call.tool, arguments.text, tree)
-            return refuse(ports, run, call, refusal, wait_s) if refusal is not None else None
-
-    refused = await on_store(at.runs.store, begin)
-    if refused is not None:
-        await at.wait_until_durable()
-        return refused
+    if (over := await refuse_over_budget(at, call, tree)) is not None:
+        return over
     wrong = arguments.wrong
     wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
     signed_before = run.signed_at(state.decided.decision.decision_id)

@@ -28,7 +28,7 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
-from bundle_router.engine.calls import over_budget, refuse
+from bundle_router.engine.calls import refuse_over_budget
 from bundle_router.engine.flow import CallPorts, on_store
 from bundle_router.engine.meta_calls import MissedTool, record_missed
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
@@ -70,17 +70,8 @@ async def execute(
     """Run the program of a call to `execute`, and return what it printed. `tree` is what the tree of runs has spent."""
     ports, run, limits = at.ports, at.run, state.catalog.settings.limits
     own = AdmittedCall("", f"{META_SERVER}.{EXECUTE}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
-
-    def begin(wait_s: float) -> Result | None:
-        with run.lock:
-            run.read_on()
-            refusal = over_budget(run, state, own.tool, request.arguments.text, tree)
-            return refuse(ports, run, replace(own, call_id=run.next_id()), refusal, wait_s) if refusal else None
-
-    refused = await on_store(at.runs.store, begin)
-    if refused is not None:
-        await at.wait_until_durable()
-        return refused
+    if (over := await refuse_over_budget(at, own, tree)) is not None:
+        return over
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
         return await _finish(at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ())

@@ -188,7 +188,6 @@ class McpSessions:
             retry_in_s=retry_in_s,
             tools=None if listing is None else len(listing.tools),
             reason=reason,
-            last_error=hub.errors.get(server.name, ""),
             command=command,
             again_s=again_s,
         )

@@ -93,6 +93,5 @@ class ServerStatus:
     retry_in_s: float = 0.0
     tools: int | None = None
     reason: str = ""
-    last_error: str = ""
     command: tuple[str, ...] = ()
     again_s: float | None = None
