@@ -182,6 +182,7 @@ PURE = {
     "statistics",
     "string",
     "struct",
+    "textwrap",
     "tomllib",
     "types",
     "typing",
