@@ -92,7 +92,7 @@ class LexicalIndex:
     """An `Index` in memory, or memory-mapped from a folder. See the protocol for its promises."""
 
     def __init__(self, revision: str, matrices: Mapping[Collection, _Matrix], source: _Source) -> None:
-        self._revision = revision
+        self.revision = revision
         self._matrices = matrices
         self._source = source
 
@@ -106,10 +106,6 @@ class LexicalIndex:
         ordered = [documents[key] for key in sorted(documents)]
         matrices = {name: _Matrix.build([doc for doc in ordered if doc.collection == name]) for name in COLLECTIONS}
         return cls(revision, matrices, _Source(tuple(ordered)))
-
-    @property
-    def revision(self) -> str:
-        return self._revision
 
     def updated(
         self, *, add: Iterable[Document] = (), remove: Iterable[tuple[Collection, str]] = (), revision: str
@@ -162,7 +158,7 @@ class LexicalIndex:
         check = hashlib.sha256(lines.encode()).hexdigest()
         meta = {
             "format": FORMAT,
-            "revision": self._revision,
+            "revision": self.revision,
             "k1": K1,
             "b": B,
             "documents": f"sha256:{check}",

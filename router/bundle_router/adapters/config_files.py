@@ -48,7 +48,7 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     """
     shipped = shipped_folder()
     if config is None:
-        return _read_folder(shipped, _displayed_path(shipped), "shipped")
+        return _read_folder(shipped, displayed_path(shipped), "shipped")
     folder = Path(config)
     _check_folder(folder)
     if folder.samefile(shipped):
@@ -57,7 +57,7 @@ def read_config(config: str | os.PathLike[str] | None = None) -> list[ConfigFile
     if not any(file.name in FILE_NAMES for file in files):
         message = "holds none of the config files"
         raise ConfigError([Problem(str(folder), 0, "", message, f"they are {', '.join(FILE_NAMES)}")])
-    return [*_read_folder(shipped, _displayed_path(shipped), "shipped"), *files]
+    return [*_read_folder(shipped, displayed_path(shipped), "shipped"), *files]
 
 
 def content_file(config: str | os.PathLike[str] | None, name: str) -> Path | None:
@@ -119,7 +119,7 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError([Problem(str(folder), 0, "", "is not a folder", hint)])
 
 
-def _displayed_path(folder: Path) -> Path:
+def displayed_path(folder: Path) -> Path:
     """Return the folder's path as a user in the current folder would write it."""
     try:
         return folder.relative_to(Path.cwd())

@@ -32,7 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.config_files import content_file, read_config
+    from bundle_router.adapters.config_files import content_file, displayed_path, read_config
     from bundle_router.core.config.resolve import resolve
     from bundle_router.review.lint import check, pin_problems, unpinned_servers
     from bundle_router.tools.workspace.grammar import problems as check_binary
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     catalog, pins = read_catalog(config, local)
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
-    bundles = _displayed_path(project_folder(config) / "bundles")
+    bundles = displayed_path(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
     for folder in (bundles / "vendored", bundles.parent / DEFAULT_FOLDER):
         problems += _stale_wrappers(catalog, pins, folder)
@@ -173,8 +173,3 @@ def _stale_wrappers(catalog: Catalog, pins: Mapping[str, Pins], folder: Path) ->
         if stale:
             message = f"wraps other definitions than are pinned: {', '.join(stale[:10])}"
             yield Problem(str(path), 0, "PINS", message, f"bundle-router vendor {name}", "warning", "stale-wrapper")
-
-
-def _displayed_path(path: Path) -> Path:
-    """Return the path as a user in the current folder would write it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Final
 
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, say, say_whole
-from bundle_router.cli.shared_arguments import add_json
+from bundle_router.cli.shared_arguments import add_json, user_name
 from bundle_router.core.catalog import Catalog
 from bundle_router.errors import RequestError
 from bundle_router.review.behaviour import edits_as_words
@@ -101,7 +100,7 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
     change = ConfigChange(
         type="widening.allowed",
         time=datetime.now(UTC).isoformat(timespec="seconds"),
-        by=_user(),
+        by=user_name(),
         reason=reason.strip(),
         old_revision=diff.old_revision,
         new_revision=diff.new_revision,
@@ -109,13 +108,6 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
         widening_digest=diff.widening_digest,
     )
     return append_change(new.folder, change)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # no such user on this machine
-        return ""
 
 
 # --- for people ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import heading, print_json, print_result, say, table
-from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder
+from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder, user_name
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
@@ -307,7 +306,6 @@ def _percent(value: float) -> str:
 
 
 def _label(arguments: argparse.Namespace) -> int:
-
     needed, not_needed = tuple(arguments.needed), tuple(arguments.not_needed)
     if not needed and not not_needed:
         raise RequestError("nothing to say about the step", advice="give --needed BUNDLE or --not-needed BUNDLE")
@@ -321,7 +319,7 @@ def _label(arguments: argparse.Namespace) -> int:
         decision_id=record.decision.decision_id,
         needed=needed,
         not_needed=not_needed,
-        by=_user() if arguments.by is None else arguments.by[:200],
+        by=user_name() if arguments.by is None else arguments.by[:200],
         time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
     )
     path = archive.add_label(arguments.run_id, correction)
@@ -352,12 +350,3 @@ def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]
         if catalog.bundle(id_) is None:
             hint = Suggester().did_you_mean(id_, catalog.bundles)
             raise RequestError(f"the decision's config has no bundle {id_!r}", advice=hint)
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

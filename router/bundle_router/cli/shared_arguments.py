@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -76,6 +77,16 @@ def open_router(arguments: argparse.Namespace) -> Router:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def user_name() -> str:
+    """Return the name of the user who runs the command, else their number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 ADDRESS = ("workflow", "role", "step")

@@ -22,17 +22,9 @@ class DenseVectors:
     """`Vectors` in memory. Each collection's rows are in id order, scaled to length 1."""
 
     def __init__(self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]) -> None:
-        self._revision = revision
-        self._dimension = dimension
+        self.revision = revision
+        self.dimension = dimension
         self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
-
-    @property
-    def revision(self) -> str:
-        return self._revision
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
 
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None

@@ -69,7 +69,7 @@ class LiteLlm:
     def __init__(self, models: Sequence[ModelChoice] = ()) -> None:
         self._models = tuple(models)
         self._ways: dict[ModelChoice, Any] = {}
-        self._readiness: Readiness = "cold"
+        self.readiness: Readiness = "cold"
         self._libraries: Libraries | None = None
         self._session: ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,10 +77,6 @@ class LiteLlm:
         self._keys: dict[ModelChoice, str | None] = {}
         self._warm: asyncio.Event | None = None
         self._closing = False
-
-    @property
-    def readiness(self) -> Readiness:
-        return self._readiness
 
     # --- getting ready ---------------------------------------------------------------------------------------------
 
@@ -91,22 +87,22 @@ class LiteLlm:
 
         if self._warm is not None:
             await self._warm.wait()
-            return self._readiness
+            return self.readiness
         self._warm = asyncio.Event()
         try:
-            self._readiness = await self._prepare_libraries()
+            self.readiness = await self._prepare_libraries()
         finally:
-            if self._readiness in ("cold", "warming"):
-                self._readiness = "broken"
+            if self.readiness in ("cold", "warming"):
+                self.readiness = "broken"
             self._warm.set()
-        return self._readiness
+        return self.readiness
 
     async def _prepare_libraries(self) -> Readiness:
         import asyncio
 
         if not installed():
             return "missing"
-        self._readiness = "warming"
+        self.readiness = "warming"
         loaded = await load()
         if isinstance(loaded, str) or self._closing:
             return "broken"

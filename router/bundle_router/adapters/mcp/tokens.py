@@ -45,17 +45,13 @@ class TokenFile:
         self._url = url
         self.principal = principal
         key = hashlib.sha256(f"{url}\n{principal}".encode()).hexdigest()
-        self._path = folder / f"{key}.json"
-
-    @property
-    def path(self) -> Path:
-        return self._path
+        self.path = folder / f"{key}.json"
 
     @property
     def stamp(self) -> tuple[int, int] | None:
         """A value that differs after every change of the file; None without a file."""
         try:
-            about = self._path.stat(follow_symlinks=False)
+            about = self.path.stat(follow_symlinks=False)
         except OSError:
             return None
         return about.st_ino, about.st_mtime_ns
@@ -78,7 +74,7 @@ class TokenFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._make_folder()
-            descriptor = os.open(self._path.with_suffix(".lock"), flags, 0o600)
+            descriptor = os.open(self.path.with_suffix(".lock"), flags, 0o600)
         except OSError:
             yield
             return
@@ -94,7 +90,7 @@ class TokenFile:
     def remove(self) -> bool:
         """Delete the file; return whether there was one. Raises OSError."""
         try:
-            self._path.unlink()
+            self.path.unlink()
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -107,13 +103,13 @@ class TokenFile:
         """Store the values; other names keep theirs. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._read_all(), "server": self._url, **values})
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        temporary.replace(self._path)
+        temporary.replace(self.path)
 
     def _make_folder(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -121,7 +117,7 @@ class TokenFile:
 
     def _read_all(self) -> dict[str, Any]:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
             return {}
         with os.fdopen(descriptor, encoding="utf-8") as file:

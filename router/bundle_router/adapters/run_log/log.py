@@ -142,7 +142,8 @@ class DiskRunLog:
         self.path = str(path)
         self.id_prefix = f"{path.name}.{header.nonce[:ID_DIGITS]}" if header.nonce else path.name
         """Prefix of decision and call ids. It makes them unique over machines, for runs that have a nonce."""
-        self._header = header
+        self.header = header
+        """Content of `run.json` when the run was opened here."""
         self._catalogs = {one.revision for one in header.catalogs}
         self._folder = RunFolder(setting.storage, self.path, folder)
         self._segments = {file: Segment(name) for file, name in FILES.items()}
@@ -159,11 +160,6 @@ class DiskRunLog:
         _OPEN.add(self)
 
     # --- what the caller may know -----------------------------------------------------------------------------------
-
-    @property
-    def header(self) -> RunHeader:
-        """Content of `run.json` when the run was opened here."""
-        return self._header
 
     @property
     def next_seq(self) -> int:
@@ -210,12 +206,12 @@ class DiskRunLog:
         header = read_header(self._storage, folder, self._path)
         if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
             return True
-        if header == self._header:
+        if header == self.header:
             raise CorruptRun(
                 f"{self._path} does not end as it did when it was closed",
                 advice="look at it with `bundle-router runs verify`, and use a new run id",
             )
-        self._header = header
+        self.header = header
         return False
 
     def record(self, seq: int) -> Record:
@@ -342,8 +338,8 @@ class DiskRunLog:
                 raise
         segment.fd, segment.identity = fd, identity(found)
         self._writing = True
-        self._opening_digest = self._header.opening_digest
-        self._uncommitted = self._setting.durable and not self._header.closed
+        self._opening_digest = self.header.opening_digest
+        self._uncommitted = self._setting.durable and not self.header.closed
         if not self._uncommitted:
             self._commits.reached = self.next_seq
 
@@ -352,11 +348,11 @@ class DiskRunLog:
     def _header_now(self, folder: int) -> RunHeader:
         """Return the content of `run.json` now; the known one if power loss took it. The caller holds the lock."""
         found = read_header(self._storage, folder, self._path)
-        return found if found is not None else self._header.restore(self._setting.clock.now())
+        return found if found is not None else self.header.restore(self._setting.clock.now())
 
     def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)
-        self._header = header
+        self.header = header
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -126,14 +126,10 @@ class ResultCache:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._rows: OrderedDict[str, tuple[str, CachedResult]] = OrderedDict()
-        self._bytes = 0
+        self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes
 
     def get(self, key: str, now_ns: int) -> CachedResult | None:
         """Return the result if it has not expired."""
@@ -149,8 +145,8 @@ class ResultCache:
     def put(self, key: str, place: str, kept: CachedResult) -> None:
         self._drop(key)
         self._rows[key] = (place, kept)
-        self._bytes += kept.bytes
-        while len(self._rows) > self._max_entries or self._bytes > self._max_bytes:
+        self.bytes += kept.bytes
+        while len(self._rows) > self._max_entries or self.bytes > self._max_bytes:
             self._drop(next(iter(self._rows)))
 
     def empty(self, place: str) -> None:
@@ -160,4 +156,4 @@ class ResultCache:
 
     def _drop(self, key: str) -> None:
         row = self._rows.pop(key, None)
-        self._bytes -= row[1].bytes if row is not None else 0
+        self.bytes -= row[1].bytes if row is not None else 0

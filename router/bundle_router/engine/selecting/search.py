@@ -78,7 +78,8 @@ class SearchSelector:
         self._make = make
         self._diagnostics = diagnostics
         self._meanings = meanings
-        self._memories = memories
+        self.memories = memories
+        """What was learned from past steps, of bundles and of tools."""
         self._memory = memory = memories.bundles if memories is not None else None
         self._revisions = (("memory", memory.revision),) if memory is not None else ()
         self._lock = threading.Lock()
@@ -87,11 +88,6 @@ class SearchSelector:
     @property
     def has_embedder(self) -> bool:
         return self._meanings is not None
-
-    @property
-    def memories(self) -> Memories | None:
-        """What was learned from past steps, of bundles and of tools."""
-        return self._memories
 
     def understand(self, catalog: Catalog, text: str) -> tuple[Search | None, tuple[float, ...] | None]:
         """Return the search of a catalog, and the text's vector where there is one in time. Blocks."""

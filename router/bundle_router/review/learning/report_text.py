@@ -5,10 +5,10 @@ The text is one valid document, for reading and copying: nothing reads it back.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.review.imports.written import toml_string
 from bundle_router.review.learning.proposals import ExampleProposal, Proposals, RouteProposal, TrimProposal
 
 HEAD = "# Proposed by `bundle-router learn`. Nothing reads this file: copy what you agree with into the config."
@@ -30,10 +30,10 @@ def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:
         if row.cost_usd:
             yield f"# The models took {row.cost_usd:.4f} USD for them."
         yield "[[routes]]"
-        yield f"name = {_text(_free_name(row, names))}"
-        yield f"workflow = {_text(row.workflow)}"
-        yield f"role = {_text(row.role)}"
-        yield f"step = {_text(row.step)}"
+        yield f"name = {toml_string(_free_name(row, names))}"
+        yield f"workflow = {toml_string(row.workflow)}"
+        yield f"role = {toml_string(row.role)}"
+        yield f"step = {toml_string(row.step)}"
         yield f"bundles = {_list(row.bundles)}"
 
 
@@ -51,7 +51,7 @@ def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
     if ids:
         yield "\n# --- bundles.toml: change these keys of the bundles' entries and leave the others as they are"
     for id_ in ids:
-        yield f"\n[bundles.{_text(id_)}]"
+        yield f"\n[bundles.{toml_string(id_)}]"
         yield from _example_lines([row for row in proposals.examples if row.bundle == id_], catalog)
         for trim in proposals.trims:
             if trim.bundle == id_:
@@ -61,7 +61,7 @@ def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
 def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Iterator[str]:
     for row in examples:
         rank = f"ranks it {row.rank}." if row.rank is not None else "does not find it"
-        yield f"# {_text(row.text)}: in {row.runs} runs, and search alone {rank}"
+        yield f"# {toml_string(row.text)}: in {row.runs} runs, and search alone {rank}"
     if examples:
         yield f"examples = {_list((*catalog.bundles[examples[0].bundle].examples, *(row.text for row in examples)))}"
 
@@ -79,10 +79,5 @@ def _trim_lines(row: TrimProposal, catalog: Catalog) -> Iterator[str]:
     yield f"tools = {_list([tool for tool in bundle.tools if tool not in row.tools])}"
 
 
-def _text(text: str) -> str:
-    """Return a TOML basic string. JSON's short escapes are TOML's; its surrogate pairs are not, and DEL is escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _list(texts: Sequence[str]) -> str:
-    return "[" + ", ".join(_text(text) for text in texts) + "]"
+    return "[" + ", ".join(toml_string(text) for text in texts) + "]"
