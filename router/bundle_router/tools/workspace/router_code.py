@@ -34,7 +34,7 @@ def router_code(top: str) -> RouterCode:
     """Return the router's code in the real folder `top`, which is itself a place if it is on the import path."""
     folder = Path(top)
     roots = set(_import_roots())
-    named = [*_interpreters(), *_prefixes(), *roots]
+    named = {*_interpreters(), *_prefixes(), *roots}
     found = {path for name in named for path in (Path(os.path.realpath(name)), _real_parent(name))}
     places = {path for path in found if path != folder and path.is_relative_to(folder)}
     places |= {folder for root in roots if os.path.realpath(root) == top}
@@ -82,13 +82,16 @@ def _real_parent(name: str) -> Path:
 
 def _links_on(name: str) -> Iterable[Path]:
     """Return every symlink on the way to the target of `name`, by the real path of its folder."""
-    found: dict[Path, None] = {}
-    ahead, current = list(reversed(Path(os.path.abspath(name)).parts[1:])), Path("/")  # noqa: PTH100  # links are kept
+    found: dict[str, None] = {}
+    ahead, current = os.path.abspath(name).split("/")[:0:-1], ""  # noqa: PTH100  # links are kept
     while ahead and len(found) < 40:
-        current = current / ahead.pop() if ahead[-1] != ".." else (ahead.pop(), current.parent)[1]
-        if current.is_symlink():
+        part = ahead.pop()
+        if part in ("", "."):
+            continue
+        current = current.rpartition("/")[0] if part == ".." else f"{current}/{part}"
+        if os.path.islink(current):  # noqa: PTH114  # strings: each write and each program walks 200 folders
             found[current] = None
-            target = current.readlink()
-            ahead += reversed([part for part in target.parts if part != "/"])
-            current = Path("/") if target.is_absolute() else current.parent
-    return found
+            target = os.readlink(current)  # noqa: PTH115  # as above
+            ahead += reversed(target.split("/"))
+            current = "" if target.startswith("/") else current.rpartition("/")[0]
+    return map(Path, found)
