@@ -18,9 +18,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
@@ -61,12 +61,27 @@ class Leftover:
     command: str
 
 
+class Output(asyncio.StreamReader):
+    """A server's standard output. `take` is offered each chunk as it arrives, an iteration of the loop before a reader
+    that waits, and returns whether it took it."""
+
+    take: Callable[[bytes], bool] | None = None
+
+    def feed_data(self, data: Any) -> None:
+        if self.take is None or not self.take(data):
+            self.take = None  # what comes later must not overtake it
+            super().feed_data(data)
+
+
+R = TypeVar("R", bound=asyncio.StreamReader)
+
+
 class Process:
     """One started server. `exited` is set when it has ended, even if another process still holds its pipes."""
 
     def __init__(self, control: socket.socket) -> None:
         self.stdin: asyncio.StreamWriter
-        self.stdout: asyncio.StreamReader
+        self.stdout: Output
         self.stderr: asyncio.StreamReader
         self.exited = asyncio.Event()
         self._gone = asyncio.Event()
@@ -81,13 +96,12 @@ class Process:
 
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
         """Open streams on our ends of its pipes. Closing the streams closes the pipes."""
-        self.stdout = await self._reader(stdout)
-        self.stderr = await self._reader(stderr)
+        self.stdout = await self._read_pipe(stdout, Output())
+        self.stderr = await self._read_pipe(stderr, asyncio.StreamReader())
         _, self.stdin = await asyncio.open_unix_connection(sock=stdin)
 
-    async def _reader(self, file: BinaryIO) -> asyncio.StreamReader:
+    async def _read_pipe(self, file: BinaryIO, reader: R) -> R:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
         self._reading.append(transport)
         return reader

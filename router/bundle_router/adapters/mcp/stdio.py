@@ -71,10 +71,13 @@ class LineRequests:
             del self._waiting[number]
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        """Write a line. The lines of one iteration of the loop are one system call, and wake the server once."""
-        if not self._held:
-            asyncio.get_running_loop().call_soon(self._send)
+        """Write a line: at once for the only request, else one system call for those of one iteration of the loop, so
+        that the server wakes once."""
         self._held.append(encode_small(message).encode("utf-8", "replace") + b"\n")
+        if len(self._waiting) == 1:
+            self._send()
+        elif len(self._held) == 1:
+            asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
         buffered, self._held = self._held, []
@@ -149,7 +152,7 @@ class Pipes:
     async def _read_lines(self, session: Any) -> None:
         lines = LineBuffer(self._bounds.max_message_bytes)
         now = asyncio.get_running_loop().time
-        while chunk := await self.process.stdout.read(_CHUNK):
+        while chunk := await self._next_chunk(lines):
             begun, is_wanted = now(), b"\n" not in chunk
             try:
                 found = lines.feed(chunk)
@@ -169,6 +172,21 @@ class Pipes:
                         await session.send(message)
             if not is_wanted:
                 await asyncio.sleep(min(3 * (now() - begun), _MAX_PAUSE_S))
+
+    async def _next_chunk(self, lines: LineBuffer) -> bytes:
+        output = self.process.stdout
+        output.take = self._take_answer if not lines.held else None
+        try:
+            return await output.read(_CHUNK)
+        finally:
+            output.take = None
+
+    def _take_answer(self, chunk: bytes) -> bool:
+        """Take a chunk that is one short answer, and return whether it was one. None that costs a pause is parsed."""
+        if len(chunk) > min(LARGE, self._bounds.max_message_bytes) or chunk.find(b"\n") != len(chunk) - 1:
+            return False
+        message = _message(chunk) if chunk.startswith(b"{") and b'"method"' not in chunk else None
+        return message is not None and self.requests.take(message)
 
     def _skip(self, line: bytes) -> None:
         self.skipped += 1

@@ -47,7 +47,7 @@ class LineBuffer:
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._parts: list[bytes] = []
-        self._held = 0
+        self.held = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the complete lines without their ends; blank ones are skipped. Raises LineTooLong."""
@@ -56,16 +56,16 @@ class LineBuffer:
         for piece in complete:
             self._keep(piece)
             line = b"".join(self._parts).strip(b"\r")
-            self._parts, self._held = [], 0
+            self._parts, self.held = [], 0
             if line:
                 lines.append(line)
         self._keep(rest)
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        self._held += len(piece)
-        if self._held > self._cap:
-            seen, self._held, self._parts = self._held, 0, []
+        self.held += len(piece)
+        if self.held > self._cap:
+            seen, self.held, self._parts = self.held, 0, []
             raise LineTooLong(seen, self._cap)
         if piece:
             self._parts.append(piece)
