@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -295,6 +296,26 @@ def test_wrappers_are_written_of_pins_and_said_to_be_stale_when_these_change(pro
     path.write_text("# mine\n")
     assert "is not the wrapper of server 'mail'" in run(project, "vendor", "mail", code=3).stderr
     assert "has no pins" in run(project, "vendor", "github", code=3).stderr
+
+
+def test_wrappers_go_through_no_link_and_wait_for_no_pipe(project: Path) -> None:
+    run(project, "vendor", "mail")
+    path, outside = project / "tool_servers" / "mail.py", project / "outside"
+    outside.mkdir()
+    path.rename(outside / "mail.py")
+    os.mkfifo(path)
+    assert "is not the wrapper of server 'mail'" in run(project, "vendor", "mail", code=3).stderr
+    for there in (Path("/dev/zero"), outside / "mail.py"):
+        path.unlink()
+        path.symlink_to(there)
+        assert "is not the wrapper of server 'mail'" in run(project, "vendor", "mail", code=3).stderr
+    (outside / "mail.py").unlink()
+    path.parent.rename(project / "before")
+    path.parent.symlink_to(outside)
+    assert "is a link" in run(project, "vendor", "mail", code=3).stderr
+    assert list(outside.iterdir()) == []
+    run(project, "vendor", "mail", "--to", str(path.parent))
+    assert (outside / "mail.py").exists()
 
 
 def test_a_wrapper_is_imported_from_where_it_was_written_and_calls_the_server(

@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_folder(arguments)
     catalog, pins = read_catalog(config, local_servers(arguments))
     folder = arguments.to or project_folder(config) / DEFAULT_FOLDER
+    if arguments.to is None and folder.is_symlink():
+        raise RequestError(f"{folder} is a link", advice="name the folder that it leads to with --to")
     names = (
         [server.name for server in remote_servers(catalog, arguments.servers)] if arguments.servers else sorted(pins)
     )
@@ -68,6 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_other(path: Path, server: str) -> None:
-    """Refuse to replace a handwritten module, or another server's."""
-    if path.exists() and f"{MARK} {server}`" not in path.read_text(encoding="utf-8", errors="replace")[:2_000]:
+    """Refuse to replace a handwritten module, another server's, or what is no regular file."""
+    from bundle_router.adapters.text_files import read_bounded
+
+    try:
+        is_ours = f"{MARK} {server}`".encode() in read_bounded(path, 2_000, follow=False)
+    except OSError as error:
+        is_ours = isinstance(error, FileNotFoundError)
+    if not is_ours:
         raise RequestError(f"{path} is not the wrapper of server {server!r}", advice="move it away")
