@@ -7,7 +7,7 @@ Rules:
 4. A server that is being ended is still read from until it has ended, so that it does not block on writing; one that
    sent too much is not.
 5. A server that has exited is gone, even if a process it started still holds its standard output.
-6. Lines without an answer among them, such as a flood of notifications, get a quarter of a core.
+6. Lines without an answer among them, such as a flood of notifications, get half a core.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Pipes:
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
             if not is_wanted:
-                await asyncio.sleep(min(3 * (now() - begun), _MAX_PAUSE_S))
+                await asyncio.sleep(min(now() - begun, _MAX_PAUSE_S))
 
     async def _next_chunk(self, lines: LineBuffer) -> bytes:
         output = self.process.stdout
