@@ -119,7 +119,7 @@ def test_a_reviewers_word_is_a_file_of_the_run_and_counts(place: Path) -> None:
         (("r-03", "0", "--needed", "repo.readnly"), "did you mean 'repo.readonly'?"),
         (("r-03", "1", "--needed", "docs.fetch"), "has no decision 1"),
         (("r-99", "0", "--needed", "docs.fetch"), "there is no run"),
-        (("r-03", "0"), "nothing to say"),
+        (("r-03", "0"), "the label names no bundle"),
         (("r-03", "0", "--needed", "mail", "--not-needed", "mail"), "needed and not needed"),
     ):
         assert said_ in run(place, "learn", "label", *words, code=3).stderr

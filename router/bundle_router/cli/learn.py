@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.errors import CorruptRun, NotInstalled, RequestError, RouterError
 from bundle_router.review.learning.labels import MAX_STEPS
 from bundle_router.review.learning.proposals import AFTER
-from bundle_router.review.learning.recorded_steps import PastStep, StepLabel, past_steps
+from bundle_router.review.learning.recorded_steps import PastStep, label_of, past_steps
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -306,22 +305,14 @@ def _percent(value: float) -> str:
 
 
 def _label(arguments: argparse.Namespace) -> int:
-    needed, not_needed = tuple(arguments.needed), tuple(arguments.not_needed)
-    if not needed and not not_needed:
-        raise RequestError("nothing to say about the step", advice="give --needed BUNDLE or --not-needed BUNDLE")
-    both = sorted({*needed} & {*not_needed})
-    if both:
-        raise RequestError(f"{both[0]!r} can't be both needed and not needed")
+    from bundle_router.adapters.system import SystemClock
+    from bundle_router.core.records.replayed import catalog_from
+
     archive = archive_of(arguments)
     record = _decision(archive, arguments.run_id, arguments.seq)
-    _check_ids(archive, record, (*needed, *not_needed))
-    correction = StepLabel(
-        decision_id=record.decision.decision_id,
-        needed=needed,
-        not_needed=not_needed,
-        by=user_name() if arguments.by is None else arguments.by[:200],
-        time=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-    )
+    catalog = catalog_from(archive.catalog(arguments.run_id, record.decision.catalog_revision))
+    by = user_name() if arguments.by is None else arguments.by
+    correction = label_of(record, catalog, arguments.needed, arguments.not_needed, by, SystemClock().now())
     path = archive.add_label(arguments.run_id, correction)
     print_result(
         arguments,
@@ -338,15 +329,3 @@ def _decision(archive: RunArchive, run_id: str, seq: int) -> DecisionRecord:
     raise RequestError(
         f"run {run_id!r} has no decision {seq}", advice=f"`bundle-router runs show {run_id}` numbers its decisions"
     )
-
-
-def _check_ids(archive: RunArchive, record: DecisionRecord, ids: tuple[str, ...]) -> None:
-    """Check that the bundles are in the config that the decision was taken under."""
-    from bundle_router.core.models.spelling import Suggester
-    from bundle_router.core.records.replayed import catalog_from
-
-    catalog = catalog_from(archive.catalog(record.decision.run_id, record.decision.catalog_revision))
-    for id_ in ids:
-        if catalog.bundle(id_) is None:
-            hint = Suggester().did_you_mean(id_, catalog.bundles)
-            raise RequestError(f"the decision's config has no bundle {id_!r}", advice=hint)

@@ -119,13 +119,15 @@ def load_remembering(
 
 
 def read_catalog(config: str | Path | None, local: LocalServers | None = None) -> tuple[Catalog, dict[str, Pins]]:
-    """Return the catalog of a config folder, with the cards of the pins that its servers may use, and all its pins.
+    """Return the catalog of a config folder as `with_reviewed` does. Raises ConfigError, CorruptPins."""
+    return with_reviewed(config, read_unpinned(config, local))
 
-    Raises ConfigError, CorruptPins.
-    """
+
+def with_reviewed(config: str | Path | None, catalog: Catalog) -> tuple[Catalog, dict[str, Pins]]:
+    """Return the catalog with the cards of the pins that its servers may use, and with its skills; and all its pins.
+    Raises CorruptPins."""
     from bundle_router.core.tools.pins.usable import with_pinned_cards
 
-    catalog = read_unpinned(config, local)
     pins = open_pins(config).read_all(remote_servers(catalog))
     return with_skills(config, with_pinned_cards(catalog, pins)), pins
 

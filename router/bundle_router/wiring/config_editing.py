@@ -30,15 +30,7 @@ from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
 from bundle_router.review.replaying import RecordedRuns
-from bundle_router.wiring.catalogs import (
-    LocalServers,
-    declared_files,
-    local_cards,
-    open_pins,
-    remote_servers,
-    with_learned,
-    with_skills,
-)
+from bundle_router.wiring.catalogs import LocalServers, declared_files, local_cards, with_learned, with_reviewed
 from bundle_router.wiring.config_folders import open_replays
 
 if TYPE_CHECKING:
@@ -329,15 +321,12 @@ class ConfigEditor:
         """Return the catalog of the files, as a router opens it, and the places of its entries."""
         from bundle_router.adapters.local import binary_problems
         from bundle_router.core.config.resolve import resolve
-        from bundle_router.core.tools.pins.usable import with_pinned_cards
 
         resolved = resolve(files, self._cards, binary_problems)
         if resolved.report.has_errors:
             raise ConfigError([problem for problem in resolved.report.problems() if problem.level == "error"])
-        catalog = resolved.catalog
-        catalog = with_pinned_cards(catalog, open_pins(self.folder).read_all(remote_servers(catalog)))
-        catalog = with_learned(self.folder, with_skills(self.folder, catalog))[0]
-        return catalog, edit_places(resolved.written)
+        catalog = with_reviewed(self.folder, resolved.catalog)[0]
+        return with_learned(self.folder, catalog)[0], edit_places(resolved.written)
 
     def _in_force(self) -> Catalog | None:
         """Return the folder's present catalog; None where it does not load: then everything is newly allowed."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import ValidationError
 
+from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.mapping import applies
@@ -29,7 +29,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 from bundle_router.review.explanation import Explanation, explain
-from bundle_router.review.learning.recorded_steps import StepLabel
+from bundle_router.review.learning.recorded_steps import label_of
 from bundle_router.review.model_view import ModelView, model_view
 from bundle_router.wiring.catalogs import LocalServers
 
@@ -202,18 +202,7 @@ class RunReader:
         """Store a reviewer's label of a decision. Raises RequestError for a bundle that its config does not have."""
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        for id_ in (*needed, *not_needed):
-            if catalog is None or catalog.bundle(id_) is None:
-                raise RequestError(f"the decision's config has no bundle {id_[:200]!r}")
-        if not needed and not not_needed:
-            raise RequestError("the label names no bundle", advice="name a bundle that it needed or did not need")
-        if {*needed} & {*not_needed}:
-            raise RequestError("a bundle can't be both needed and not needed")
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        step_label = StepLabel(
-            decision_id=record.decision.decision_id, needed=needed, not_needed=not_needed, by=by[:200], time=now
-        )
-        self._archive.add_label(run_id, step_label)
+        self._archive.add_label(run_id, label_of(record, catalog, needed, not_needed, by, SystemClock().now()))
         self.index.refresh(now=True)
 
     # --- the config in force -----------------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.models import Facts, Frozen, RecentStep, Step
+from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.models.words import GAP_CODES
 from bundle_router.core.records.call_records import CallFinished, read_record
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.search.request import Request
+from bundle_router.errors import RequestError
 
 LABEL_SCHEMA: Final = "bundle-router.label/1"
 RECENT: Final = 5
@@ -33,6 +36,28 @@ class StepLabel(Frozen):
     not_needed: tuple[str, ...] = Field(default=(), max_length=100)
     by: str = Field(default="", max_length=200)
     time: str = Field(default="", max_length=64)
+
+
+def label_of(
+    record: DecisionRecord,
+    catalog: Catalog | None,
+    needed: Sequence[str],
+    not_needed: Sequence[str],
+    by: str,
+    time: str,
+) -> StepLabel:
+    """Return a reviewer's label of a decision. Raises RequestError where it names no bundle, one as both, or one that
+    the decision's config (`catalog`) does not have."""
+    if not needed and not not_needed:
+        raise RequestError("the label names no bundle", advice="name a bundle that it needed or did not need")
+    if both := sorted({*needed} & {*not_needed}):
+        raise RequestError(f"{both[0]!r} can't be both needed and not needed")
+    for id_ in (*needed, *not_needed):
+        if catalog is None or catalog.bundle(id_) is None:
+            hint = Suggester().did_you_mean(id_, catalog.bundles) if catalog is not None else ""
+            raise RequestError(f"the decision's config has no bundle {id_[:200]!r}", advice=hint)
+    id_ = record.decision.decision_id
+    return StepLabel(decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=time)
 
 
 @dataclass(frozen=True, slots=True)
