@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import TRANSPORT_KEYS, Server
+from bundle_router.core.models import Drift
 from bundle_router.core.tools.admission import VolatileError, admit
 from bundle_router.core.tools.pins.compare import compare, report_lines
 from bundle_router.core.tools.pins.file import pins_from_text, pins_to_text
@@ -54,7 +55,7 @@ def test_each_changed_field_blocks_its_tool_and_is_named(server: Server, definit
     CHANGES[path](changed[0])
     found = now(server, pins, changed)
     assert set(found.cards) == {"mail.read"}
-    assert found.drifted == (("mail", "send"),)
+    assert found.drifted == (Drift("mail", "send"),)
     comparison = compare(pins, admit(server, changed, INSTRUCTIONS), server)
     assert comparison.of("changed") == ("send",)
     (difference,) = comparison.tools[1].differences
@@ -77,7 +78,7 @@ def test_a_server_reached_in_another_way_loses_all_its_tools(
 ) -> None:
     pins = approved(server, definitions)
     other = SERVER_CHANGES[path](server)
-    assert now(other, pins, definitions) == UsableCards({}, (("mail", "*"),)), "one row, however many tools"
+    assert now(other, pins, definitions) == UsableCards({}, (Drift("mail", "*"),)), "one row, however many tools"
     assert usable(pins, None, other, "required").cards == {}, "also before it is contacted"
     assert [row.path for row in compare(pins, admit(other, definitions, INSTRUCTIONS), other).server] == [path]
 
@@ -109,7 +110,7 @@ def test_order_in_a_value_is_content(server: Server, definitions: Definitions) -
     definitions[0]["inputSchema"]["properties"]["to"]["default"] = {"required": ["a", "b"]}
     pins = approved(server, definitions)
     definitions[0]["inputSchema"]["properties"]["to"]["default"] = {"required": ["b", "a"]}
-    assert now(server, pins, definitions).drifted == (("mail", "send"),)
+    assert now(server, pins, definitions).drifted == (Drift("mail", "send"),)
 
 
 def test_a_new_tool_and_a_missing_one_are_drift(server: Server, definitions: Definitions) -> None:
@@ -117,13 +118,13 @@ def test_a_new_tool_and_a_missing_one_are_drift(server: Server, definitions: Def
     new = {"name": "forward", "description": "Forwards.", "inputSchema": {"type": "object"}}
     found = now(server, pins, [definitions[0], new])
     assert set(found.cards) == {"mail.send"}
-    assert found.drifted == (("mail", "forward"), ("mail", "read"))
+    assert found.drifted == (Drift("mail", "forward"), Drift("mail", "read"))
 
 
 def test_a_tool_that_is_refused_now_is_drift_and_says_why(server: Server, definitions: Definitions) -> None:
     pins = approved(server, definitions)
     definitions[1]["inputSchema"] = {"type": "object", "$ref": "http://x.example/"}
-    assert now(server, pins, definitions).drifted == (("mail", "read"),)
+    assert now(server, pins, definitions).drifted == (Drift("mail", "read"),)
     comparison = compare(pins, admit(server, definitions, INSTRUCTIONS), server)
     assert [(row.tool, row.detail[:10]) for row in comparison.tools if row.kind == "refused"] == [
         ("read", "remote_ref")
@@ -151,15 +152,15 @@ def test_a_server_without_pins_is_usable_only_where_that_was_said(
     one = replace(server, trust=trust)
     found = usable(None, admit(one, definitions), one, setting)
     assert len(found.cards) == cards
-    assert found.drifted == (() if cards else (("mail", "*"),))
+    assert found.drifted == (() if cards else (Drift("mail", "*"),))
     assert usable(None, None, one, setting).open is (cards > 0)
 
 
 def test_what_config_names_and_nobody_reviewed_is_drift(server: Server, definitions: Definitions) -> None:
     known = {"mail": usable(approved(server, definitions), None, server, "required")}
     named = ["mail.send", "mail.purge", "repo.read_file"]
-    assert drifted_among(named, known) == (("mail", "purge"),)
-    assert drifted_among(["mail.send"], {"mail": UsableCards()}) == (("mail", "send"),)
+    assert drifted_among(named, known) == (Drift("mail", "purge"),)
+    assert drifted_among(["mail.send"], {"mail": UsableCards()}) == (Drift("mail", "send"),)
     assert drifted_among(["mail.send"], {"mail": UsableCards(open=True)}) == ()
 
 
@@ -218,7 +219,7 @@ def test_one_tool_can_be_approved_and_the_others_stay_as_they_were(server: Serve
     after = approve(server, admit(server, changed, INSTRUCTIONS), before, only=["send"])
     found = now(server, after, changed)
     assert set(found.cards) == {"mail.send"}
-    assert found.drifted == (("mail", "read"),)
+    assert found.drifted == (Drift("mail", "read"),)
 
 
 def test_approving_a_tool_that_is_gone_takes_it_off(server: Server, definitions: Definitions) -> None:

@@ -371,7 +371,8 @@ def test_route_explain_tools_and_call_work_on_one_run(tmp_path: Path) -> None:
     chain = next(chain for chain in explained["chains"] if chain["tool"])
     assert [check["code"] for check in chain["checks"]] == [
         "unknown_bundle", "disabled", "policy_denied", "not_allowed", "trust_too_low", "effect_not_allowed",
-        "allowlist_required", "capability_missing", "pin_drift", "server_unavailable", "not_mapped",
+        "allowlist_required", "capability_missing", "pin_drift", "not_admitted", "not_listed", "server_unavailable",
+        "not_mapped",
     ]  # fmt: skip
     assert chain["code"] == "not_allowed"
 

@@ -13,6 +13,7 @@ from bundle_router.core.models import (
     Answer,
     Candidate,
     Decision,
+    Drift,
     Entry,
     Facts,
     Grant,
@@ -168,7 +169,7 @@ def test_denying_a_bundle_takes_its_tools_out_of_what_is_composed_of_it() -> Non
         pytest.param([], NOW, {"requires_env": ("TOKEN",)}, "capability_missing", id="variable missing"),
         pytest.param([], NOW, {"requires_binary": ("rg",)}, "capability_missing", id="program missing"),
         pytest.param([], Facts(unavailable=(("repo", "down"),)), {}, "server_unavailable", id="server away"),
-        pytest.param([], Facts(drifted=(("repo", "t"),)), {}, "pin_drift", id="pin drift"),
+        pytest.param([], Facts(drifted=(Drift("repo", "t"),)), {}, "pin_drift", id="pin drift"),
         pytest.param([Server("repo", "local", "untrusted")], NOW, {}, "trust_too_low", id="trust"),
     ],
 )  # fmt: skip
@@ -410,7 +411,7 @@ def test_candidates_are_what_is_permitted_now_and_not_there_anyway() -> None:
 
     assert candidates("edit") == ("more", "repo.readonly", "workspace.exec")
     assert candidates("look") == ("docs", "more", "workspace.exec")
-    assert candidates("look", Facts(drifted=(("more", "t"),))) == ("docs", "workspace.exec")
+    assert candidates("look", Facts(drifted=(Drift("more", "t"),))) == ("docs", "workspace.exec")
 
 
 def test_a_tool_that_two_bundles_share_is_counted_once() -> None:

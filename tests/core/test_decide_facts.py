@@ -8,7 +8,7 @@ import pytest
 from bundle_router.core.catalog import Bundle, Policy, Route
 from bundle_router.core.decide.decide import decide
 from bundle_router.core.decide.plans import permitted_tools, plan_for
-from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Facts, Step
+from bundle_router.core.models import Activation, AskedTool, Decision, Drift, Entry, Facts, Step
 from bundle_router.testing import small_catalog
 
 STEP = Step(run_id="r", workflow="w", role="r", step="s")
@@ -19,7 +19,7 @@ BUNDLES: Mapping[str, list[str] | Bundle] = {
 }
 
 
-@pytest.mark.parametrize("changed", [Facts(drifted=(("s", "a"),)), Facts(unavailable=(("s", "down"),))])
+@pytest.mark.parametrize("changed", [Facts(drifted=(Drift("s", "a"),)), Facts(unavailable=(("s", "down"),))])
 def test_what_a_call_may_use_follows_the_facts_of_the_moment(changed: Facts) -> None:
     catalog = small_catalog(BUNDLES, routes=[Route("r", bundles=("x",))])
     for facts in (Facts(), changed, Facts(), changed):
@@ -56,6 +56,6 @@ def test_tools_that_earlier_steps_asked_for_count_and_what_has_no_room_is_left_o
         assert [(row.id, row.code, row.tool) for row in decision.left_out] == [
             ("found", "over_budget", tool) for tool in left
         ]
-    down = decide(catalog, Facts(drifted=(("s", "b"),)), before, STEP)
+    down = decide(catalog, Facts(drifted=(Drift("s", "b"),)), before, STEP)
     assert isinstance(down, Decision)
     assert down.exposure.tools == 3

@@ -29,6 +29,7 @@ from bundle_router.core.models import (
     Answer,
     Candidate,
     Decision,
+    Drift,
     Effect,
     Entry,
     Facts,
@@ -173,7 +174,7 @@ facts_ = st.builds(
     Facts,
     capabilities=st.sampled_from((frozenset({"env:TOKEN"}), frozenset({"env:TOKEN"}), frozenset())),
     unavailable=st.sampled_from(((), (), (), (), (("repo", "down"),))),
-    drifted=st.sampled_from(((), (), (("docs", "1"),))),
+    drifted=st.sampled_from(((), (), (Drift("docs", "1"),))),
     grants=grants,
     revisions=st.sampled_from(((), (("memory", "sha256:1"),))),
 )
@@ -274,7 +275,7 @@ def permitted(catalog: Catalog, facts: Facts, step: Step) -> dict[str, set[str]]
                 left = {t for t in left if not denied(deny, bundle, t)}
                 left = {t for t in left if trust != "trusted" or trusted(t)}
         left = {t for t in left if t.split(".")[0] not in {s for s, _ in facts.unavailable}}
-        left = {t for t in left if tuple(t.split(".")) not in facts.drifted}
+        left = {t for t in left if Drift(t.split(".")[0], t.split(".")[1]) not in facts.drifted}
         if left:
             result[bundle.id] = left
     return result

@@ -8,7 +8,7 @@ import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
-from bundle_router.core.models import Facts, Grant
+from bundle_router.core.models import Drift, Facts, Grant
 from bundle_router.core.models.patterns import Targets, covers, is_glob, is_selected, matches
 from bundle_router.testing import small_catalog
 
@@ -32,9 +32,9 @@ def test_a_bundle_is_permitted_with_its_tools_and_an_unknown_one_is_said_to_be()
 
 
 def test_a_server_that_differs_as_a_whole_from_its_pins_has_no_tools() -> None:
-    found = judged(catalog(), facts=Facts(drifted=(("gh", "*"),)))
+    found = judged(catalog(), facts=Facts(drifted=(Drift("gh", "*"),)))
     assert (found.code, found.detail[:27]) == ("pin_drift", "server 'gh' has no pins, or")
-    assert judged(catalog(), facts=Facts(drifted=(("gh", "other"),))).permitted
+    assert judged(catalog(), facts=Facts(drifted=(Drift("gh", "other"),))).permitted
 
 
 def test_only_what_a_server_includes_is_there() -> None:

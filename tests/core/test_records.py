@@ -10,12 +10,14 @@ import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Policy, Route, Settings
 from bundle_router.core.decide.decide import decide
 from bundle_router.core.models import (
+    DRIFT_CODES,
     Activation,
     Answer,
     BinaryForm,
     BinaryRule,
     Candidate,
     Decision,
+    Drift,
     Facts,
     LocalSettings,
     ModelUse,
@@ -204,6 +206,24 @@ def test_a_late_list_makes_a_decision_degraded_by_its_name_and_not_by_what_the_r
         older = json.loads(encode(record(unavailable=away)[1].to_json())) | {"seq": 0, "degraded": was_degraded}
         assert "pending" not in older["facts"]
         assert replay(older, catalog()).outcome == "identical"
+
+
+def test_what_drifted_in_a_record_that_says_no_more_replays_to_its_code() -> None:
+    step = STEP.model_copy(update={"step": "two"})
+    named = [
+        (server, tool) for name in catalog().bundles[ROUTES[1].bundles[0]].tools for server, tool in [name.split(".")]
+    ]
+    rows = {}
+    for code in DRIFT_CODES:
+        facts = Facts(drifted=tuple(Drift(server, tool, code) for server, tool in named))
+        decision = decide(catalog(), facts, Activation(), step)
+        assert isinstance(decision, Decision)
+        decision = replace(decision, run_id="r")
+        made = DecisionRecord(decision=decision, step=step, facts=facts, reply=None, time="")
+        rows[code] = json.loads(encode(made.to_json())) | {"seq": 0}
+        assert {row["code"] for row in rows[code]["left_out"]} == {code}
+        assert replay(rows[code], catalog()).outcome == "identical"
+    assert all(row.keys() == {"server", "tool"} for row in rows["pin_drift"]["facts"]["drifted"]), "as ever"
 
 
 def test_a_reply_is_heard_again_only_for_the_question_that_was_put() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bundle_router.core.catalog import ActivationSettings, Bundle, Catalog, Fallback, Route, Settings
 from bundle_router.core.decide.decide import Question, decide
-from bundle_router.core.models import Activation, AskedTool, Decision, Entry, Facts, Grant, Step, StepPolicy
+from bundle_router.core.models import Activation, AskedTool, Decision, Drift, Entry, Facts, Grant, Step, StepPolicy
 from bundle_router.engine.route import decide_cached
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
@@ -26,7 +26,7 @@ LATER = (Entry("y", "mapped", 2, place=1), Entry("z", "mapped", 1))
 MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "facts.capabilities": ({}, {"capabilities": frozenset()}),
     "facts.unavailable": ({}, {"unavailable": DOWN}),
-    "facts.drifted": ({}, {"drifted": (("s", "x"),)}),
+    "facts.drifted": ({}, {"drifted": (Drift("s", "x"),)}),
     "facts.pending": ({"unavailable": DOWN}, {"unavailable": DOWN, "pending": ("s",)}),
     "facts.grants": ({}, {"grants": (Grant("w", "r", "s", StepPolicy(deny=("x",))),)}),
     "step.workflow": ({}, {"workflow": "other"}),

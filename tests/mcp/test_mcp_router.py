@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step, StepPolicy
+from bundle_router.core.records.replayed import replay
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError
 
@@ -232,6 +233,36 @@ def test_what_changed_between_runs_is_neither_shown_nor_callable(project: Any, b
             assert "s.echo" not in names(router)
             assert left_out(router, project.step())["s.echo"] == "pin_drift"
             assert router.call_sync("r", "s.blocks", {}).ok, "its other tools are as they were"
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_a_server_does_not_list_now_or_in_a_bad_form_is_told_as_that(
+    project: Any, bench: Any, pinned: bool
+) -> None:
+    tools = 'tools = ["s.echo", "s.never", "s.shapeless", "s.endless"]'
+    with bench.faults.serving() as server:
+        bad = {"shapeless": {"inputSchema": "none"}, "endless": {"inputSchema": {"$ref": "#"}}}
+        added = [bench.faults.tool(name) for name in bad]
+        server.faults.extra_tools += added
+        project.http(server.url, tools=tools)
+        if pinned:
+            project.pin()
+        server.faults.overlay.update(bad)
+        with project.open(development=True if pinned else "unpinned") as router:
+            router.route_sync(project.step())
+            assert router.call_sync("r", "s.echo", {"text": "x"}).ok
+            row = {row.tool: row for row in router.route_sync(project.step()).left_out}
+            assert (row["s.never"].code, row["s.never"].detail) == ("not_listed", "server 's' does not list it now")
+            detail = "server 's' lists it in a form that is not admitted: "
+            assert (row["s.shapeless"].code, row["s.shapeless"].detail) == (
+                "not_admitted", f"{detail}its inputSchema is no object"
+            )  # fmt: skip
+            assert (row["s.endless"].code, row["s.endless"].detail) == ("not_admitted", f"{detail}endless_ref")
+            assert router.call_sync("r", "s.never", {}).code == "not_listed"
+            written = router.catalog
+        *_, record = project.records(file="routing.jsonl")
+        assert {"server": "s", "tool": "never", "code": "not_listed", "why": ""} in record["facts"]["drifted"]
+        assert replay(record, written).outcome == "identical"
 
 
 def test_changed_instructions_stop_the_whole_server(project: Any, bench: Any) -> None:

@@ -230,7 +230,7 @@ class Engine:
         now = self._machine.availability(state.step.principal)
         away = dict(self.facts(state.step.principal).unavailable)
         cards = tuple(sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values()))
-        drifted = tuple(row for row in now.drifted if row[0] in wanted)
+        drifted = tuple(row for row in now.drifted if row.server in wanted)
         return self.catalog.revision, wanted & away.keys(), drifted, tuple(row for row in cards if row[0] in wanted)
 
     def lost_servers(self, run_id: str) -> dict[str, str]:

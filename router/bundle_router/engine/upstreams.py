@@ -27,7 +27,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.config.servers import includes_tool
-from bundle_router.core.models import Facts
+from bundle_router.core.models import DRIFT_CODES, WHOLE_SERVER, Drift, Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.meta_tools.resolving import resolve
@@ -53,6 +53,7 @@ _MAX_REPORTED: Final = 4_096
 _NEVER: Final = 1 << 63
 
 Pairs = tuple[tuple[str, str], ...]
+Drifts = tuple[Drift, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class Availability:
 
     catalog: Catalog
     unavailable: Pairs = ()
-    drifted: Pairs = ()
+    drifted: Drifts = ()
     closed: Pairs = ()
-    unpinned: Pairs = ()
+    unpinned: Drifts = ()
     pending: tuple[str, ...] = ()
 
 
@@ -179,7 +180,7 @@ class Servers:
         availability = Availability(
             catalog=with_cards(self._catalog, live),
             unavailable=tuple(sorted((*closed, *passing))),
-            drifted=drifted_among(sorted(self._named), by_server),
+            drifted=tuple(_explain(drifted_among(sorted(self._named), by_server), known)),
             closed=tuple(closed),
             unpinned=self._unpinned,
             pending=tuple(pending),
@@ -227,12 +228,12 @@ class Servers:
         globs = self._globs.get(server.name, ())
         return any(name in self._named or any(matches(glob, name) for glob in globs) for name in cards)
 
-    def _report_drift(self, drifted: Pairs, before: Pairs) -> None:
+    def _report_drift(self, drifted: Drifts, before: Drifts) -> None:
         """Report new drift of servers that have pins. Servers without pins are reported where they are shown."""
         for server in sorted(self._pins):
-            rows = tuple(pair for pair in drifted if pair[0] == server)
-            if rows and rows != tuple(pair for pair in before if pair[0] == server):
-                tools = [tool for _, tool in rows[:20]]
+            rows = tuple(row for row in drifted if row.server == server)
+            if rows and rows != tuple(row for row in before if row.server == server):
+                tools = [row.tool for row in rows[:20]]
                 self._diagnostics.event("warning", "server.drifted", server=server, tools=tools, count=len(rows))
 
     # --- contact -----------------------------------------------------------------------------------------------------
@@ -368,6 +369,20 @@ class Servers:
         self._marks += 1
 
 
+def _explain(drifted: Drifts, known: Mapping[str, Listing | None]) -> Iterator[Drift]:
+    """Yield what drifted, with what the servers' lists say of it. Codes and texts here are our own, not a server's."""
+    lists = {name: listing for name in {row.server for row in drifted} if (listing := known[name]) is not None}
+    named = {name: {tool.card.tool for tool in listing.admitted.tools} for name, listing in lists.items()}
+    refused = {n: {**dict(lst.rejected), **{r.name: r.code for r in lst.admitted.refused}} for n, lst in lists.items()}
+    for row in drifted:
+        if row.tool == WHOLE_SERVER or row.server not in lists or row.tool in named[row.server]:
+            yield row
+        elif row.tool in refused[row.server]:
+            yield replace(row, code="not_admitted", why=refused[row.server][row.tool])
+        else:
+            yield replace(row, code="not_listed", why=lists[row.server].cut)
+
+
 def _is_same(one: Availability, other: Availability) -> bool:
     """Return whether both say the same. Catalogs are compared by their cards, since nothing else in them can differ."""
     if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
@@ -453,7 +468,7 @@ class ServerDiscovery:
 
     def wanted_servers(self, state: RunState) -> set[str]:
         """Return the servers elsewhere with tools of the decision, unusable ones included."""
-        missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", "pin_drift")]
+        missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", *DRIFT_CODES)]
         bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
         found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
         return {name for name in found & self._remote if self._catalog.servers[name].enabled}

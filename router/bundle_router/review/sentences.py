@@ -17,6 +17,8 @@ CODE_SENTENCES: Final[Mapping[str, str]] = {
     "allowlist_required": "Tools of an untrusted server have to be named one by one.",
     "capability_missing": "A variable or program that the bundle requires is not on this machine.",
     "pin_drift": "The tool is new or changed since it was reviewed, and waits for approval.",
+    "not_admitted": "The server lists the tool in a form that can't be used.",
+    "not_listed": "The server does not list the tool now.",
     "server_unavailable": "The tool's server can't be reached, or lacks its credential.",
     "not_mapped": "No route names it for this step, and neither search nor a model chose it.",
     "not_offered": "Nothing was sure enough, and [search] offer keeps bundles with its effects out of the shortlist.",

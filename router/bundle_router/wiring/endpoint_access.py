@@ -157,7 +157,7 @@ class EndpointAccess:
     def unusable_servers(self) -> dict[str, str]:
         """Return the servers that can't be used now, each with the reason."""
         facts = self.facts()
-        changed = {server: "it lists other tools than were reviewed" for server, _tool in facts.drifted}
+        changed = {row.server: "it lists other tools than were reviewed" for row in facts.drifted}
         return {**changed, **dict(facts.unavailable)}
 
     def report(self, level: str, event: str, **fields: object) -> None:

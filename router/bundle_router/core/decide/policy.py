@@ -20,7 +20,7 @@ from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.ceiling import Layer, StepCeiling
-from bundle_router.core.models import WHOLE_SERVER, Code, Facts, LeftOut, Trust
+from bundle_router.core.models import DRIFT_CODES, WHOLE_SERVER, Code, Facts, LeftOut, Trust
 from bundle_router.core.models.patterns import first_cover, is_glob
 from bundle_router.dataclass import dataclass
 
@@ -214,16 +214,28 @@ def _why_unavailable(facts: Facts, target: str) -> str | None:
     return None
 
 
-def _why_drifted(facts: Facts, target: str) -> str | None:
+def _why_drifted(facts: Facts, target: str) -> tuple[Code, str] | None:
     server, _, short = target.partition(".")
-    if (server, WHOLE_SERVER) in facts.drifted:
-        return f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
-    return f"{target} differs from its pin, or has none" if (server, short) in facts.drifted else None
+    drifted = facts.memo.get("drifted")
+    if not isinstance(drifted, dict):
+        drifted = facts.memo["drifted"] = {(row.server, row.tool): row for row in facts.drifted}
+    if (server, WHOLE_SERVER) in drifted:
+        why = f"server {server!r} has no pins, or differs from them as a whole: review it with `bundle-router pin`"
+        return "pin_drift", why
+    row = drifted.get((server, short))
+    if row is None:
+        return None
+    if row.code == "pin_drift":
+        return row.code, f"{target} differs from its pin, or has none"
+    what = "does not list it now" if row.code == "not_listed" else "lists it in a form that is not admitted"
+    return row.code, f"server {server!r} {what}{f': {row.why}' if row.why else ''}"
 
 
 def _fact_checks(facts: Facts, bundle: Bundle, target: str | None) -> CheckResults:
     yield "capability_missing", _missing_capability(facts, bundle)
-    yield "pin_drift", None if target is None else _why_drifted(facts, target)
+    drifted = None if target is None else _why_drifted(facts, target)
+    for code in DRIFT_CODES:
+        yield code, drifted[1] if drifted is not None and drifted[0] == code else None
     yield "server_unavailable", None if target is None else _why_unavailable(facts, target)
 
 

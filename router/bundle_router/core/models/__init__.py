@@ -38,10 +38,11 @@ from bundle_router.core.models.local_tools import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Facts, Frozen, Grant, Step, StepPolicy
+from bundle_router.core.models.steps import MAX_GOAL, MAX_ITEMS, Drift, Facts, Frozen, Grant, Step, StepPolicy
 from bundle_router.core.models.words import (
     BUNDLE_ID,
     CODES,
+    DRIFT_CODES,
     EFFECTS,
     FAILURES,
     META_SERVER,
@@ -68,11 +69,11 @@ from bundle_router.core.models.words import (
 )
 
 __all__ = [
-    "BUNDLE_ID", "CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "META_SERVER", "MODES",
+    "BUNDLE_ID", "CODES", "DRIFT_CODES", "EFFECTS", "FAILURES", "MAX_GOAL", "MAX_ITEMS", "META_SERVER", "MODES",
     "OUTCOMES", "REASONS", "RUN_ID", "SERVER_NAME", "SOURCES", "TOOL_NAME", "WHOLE_SERVER", "Activation", "Answer",
     "AskedTool", "BinaryForm", "BinaryOption", "BinaryRule", "Block", "Candidate", "Chosen", "Code", "Data", "Decision",
-    "Effect", "Entry", "Exposure", "Facts", "Failure", "Frozen", "Grant", "Hearing", "LeftOut", "LocalServer",
-    "LocalSettings", "LocalTool", "Media", "Mode", "ModelUse", "Offer", "Outcome", "Reason", "Recall",
+    "Drift", "Effect", "Entry", "Exposure", "Facts", "Failure", "Frozen", "Grant", "Hearing", "LeftOut",
+    "LocalServer", "LocalSettings", "LocalTool", "Media", "Mode", "ModelUse", "Offer", "Outcome", "Reason", "Recall",
     "RecentStep", "Reply", "SearchUse", "Source", "Step", "StepPolicy", "Text", "ToolContext", "ToolOutput",
     "Trust", "Verdict",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, field_validator
 from pydantic_core import PydanticKnownError
 
-from bundle_router.core.models.words import RUN_ID, Trust
+from bundle_router.core.models.words import RUN_ID, DriftCode, Trust
 from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import InvalidStep
 
@@ -193,20 +193,29 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """A tool that may not be used (`"*"`: all of the server's), and why."""
+
+    server: str
+    tool: str
+    code: DriftCode = "pin_drift"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts that the shell looked up for one decision, recorded with it so that the decision can be replayed.
 
     `capabilities` names the present ones (`env:GITHUB_TOKEN`, `binary:git`); others are missing. `unavailable` has
-    `(server, why)` for servers that can't be used now; `drifted` has `(server, tool)` pairs whose pin does not match,
-    or `(server, "*")` for all of a server's tools. `pending` names the unavailable servers whose first list is still
-    awaited: a decision without them is degraded. `grants` are the ancestors' ceilings, nearest first. `revisions` has
-    `(name, revision)` of the learned artifacts (index, memory, thresholds) that the decision rests on. `memo` is a
-    cache, and no part of the value.
+    `(server, why)` for servers that can't be used now; `drifted` has the tools that are not as reviewed, or not
+    there. `pending` names the unavailable servers whose first list is still awaited: a decision without them is
+    degraded. `grants` are the ancestors' ceilings, nearest first. `revisions` has `(name, revision)` of the learned
+    artifacts (index, memory, thresholds) that the decision rests on. `memo` is a cache, and no part of the value.
     """
 
     capabilities: frozenset[str] = frozenset()
     unavailable: tuple[tuple[str, str], ...] = ()
-    drifted: tuple[tuple[str, str], ...] = ()
+    drifted: tuple[Drift, ...] = ()
     pending: tuple[str, ...] = ()
     grants: tuple[Grant, ...] = ()
     revisions: tuple[tuple[str, str], ...] = ()

@@ -12,6 +12,7 @@ Source = Literal["mapping", "search", "model", "shortlist", "default", "none"]
 Reason = Literal[
     "mapped", "always", "sticky", "inherited", "search", "model", "model_cached", "union", "shortlist", "default"
 ]
+DriftCode = Literal["pin_drift", "not_admitted", "not_listed"]
 Code = Literal[
     "unknown_bundle",
     "disabled",
@@ -21,7 +22,7 @@ Code = Literal[
     "effect_not_allowed",
     "allowlist_required",
     "capability_missing",
-    "pin_drift",
+    DriftCode,
     "server_unavailable",
     "not_mapped",
     "not_offered",
@@ -72,6 +73,8 @@ SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 CODES: Final[tuple[Code, ...]] = get_args(Code)
 """Why a bundle or tool is not shown, in the order of the tests: the first that fails is reported."""
+DRIFT_CODES: Final[tuple[DriftCode, ...]] = get_args(DriftCode)
+"""Why a tool is not as it was reviewed, or not there."""
 GAP_CODES: Final[tuple[Code, ...]] = CODES[CODES.index("not_mapped") :]
 """Refusals of tools that policy permits but that were not shown. Other refusals are no gap: policy refused."""
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)

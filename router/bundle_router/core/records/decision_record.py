@@ -20,6 +20,7 @@ from bundle_router.core.models import (
     Candidate,
     Chosen,
     Decision,
+    Drift,
     Entry,
     Exposure,
     Facts,
@@ -65,7 +66,7 @@ def _forms() -> Mapping[str, Any]:
         **dict.fromkeys(("key", "branch", "parent_decision_id", "root"), str | None),
         "step": {**get_type_hints(Step), "labels": [{"name": str, "value": str}]},
         "facts": {"pending": list[str], "capabilities": list[str], "unavailable": [{"server": str, "why": str}],
-                  "drifted": [{"server": str, "tool": str}], "grants": list[Grant],
+                  "drifted": list[Drift], "grants": list[Grant],
                   "revisions": [{"name": str, "revision": str}]},
         "reply": (reply | {"dropped": [{"id": str, "code": str}]}, None),
         "activation": {"before": list[Entry], "after": list[Entry], "evicted": list[str]},
@@ -236,7 +237,11 @@ def facts_json(facts: Facts) -> Json:
     return pending | {
         "capabilities": sorted(facts.capabilities),
         "unavailable": [{"server": server, "why": why} for server, why in facts.unavailable],
-        "drifted": [{"server": server, "tool": tool} for server, tool in facts.drifted],
+        "drifted": [
+            {"server": row.server, "tool": row.tool}
+            | ({} if row.code == "pin_drift" else {"code": row.code, "why": row.why})
+            for row in facts.drifted
+        ],
         "grants": [{**_flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
@@ -257,7 +262,7 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
         pending=tuple(value.get("pending", [row["server"] for row in rows if _PENDING in row["why"]])),
         capabilities=frozenset(value.get("capabilities", ())),
         unavailable=tuple((row["server"], row["why"]) for row in value.get("unavailable", ())),
-        drifted=tuple((row["server"], row["tool"]) for row in value.get("drifted", ())),
+        drifted=tuple(_flat_from(Drift, row) for row in value.get("drifted", ())),
         grants=tuple(
             _flat_from(Grant, {**row, "policy": _policy_from(row.get("policy"))}) for row in value.get("grants", ())
         ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Server
-from bundle_router.core.models import WHOLE_SERVER
+from bundle_router.core.models import WHOLE_SERVER, Drift
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted, volatile_paths
 from bundle_router.core.tools.pins.compare import server_differences
@@ -20,12 +20,12 @@ PinSetting = Literal["required", "trusted-may-skip"]
 
 @dataclass(frozen=True, slots=True)
 class UsableCards:
-    """`cards` by canonical name may be used; `drifted` are the `(server, tool)` pairs that exist and may not (for
-    `Facts.drifted`), or `(server, "*")` if none may: the server has no pins, or differs from the review. `open` says
-    that unknown tools are not drift, because the server needs no pins and has not been asked."""
+    """`cards` by canonical name may be used; `drifted` are the tools that exist and may not (for `Facts.drifted`), or
+    `"*"` if none may: the server has no pins, or differs from the review. `open` says that unknown tools are not drift,
+    because the server needs no pins and has not been asked."""
 
     cards: Mapping[str, Card] = field(default_factory=dict)
-    drifted: tuple[tuple[str, str], ...] = ()
+    drifted: tuple[Drift, ...] = ()
     open: bool = False
 
 
@@ -42,7 +42,7 @@ def usable(
     known = reviewed if reviewed is not None else pins.reviewed(server)
     listed = set(pins.names) | {tool.card.tool for tool in admitted.tools} if admitted is not None else set(pins.names)
     if server_differences(pins, admitted, server, volatile_paths(server.volatile)):
-        return UsableCards(drifted=((server.name, WHOLE_SERVER),))
+        return UsableCards(drifted=(Drift(server.name, WHOLE_SERVER),))
     live = None if admitted is None else {tool.card.tool: tool.card.sha256 for tool in admitted.tools}
     cards = {
         tool.card.name: tool.card
@@ -50,29 +50,29 @@ def usable(
         if live is None or live.get(tool.card.tool) == tool.card.sha256
     }
     allowed = {card.tool for card in cards.values()}
-    return UsableCards(cards, tuple((server.name, tool) for tool in sorted(listed - allowed)))
+    return UsableCards(cards, tuple(Drift(server.name, tool) for tool in sorted(listed - allowed)))
 
 
 def _unpinned_cards(admitted: Admitted | None, server: Server, setting: PinSetting) -> UsableCards:
     free = not server.traits.is_remote or (setting == "trusted-may-skip" and server.trust == "trusted")
     if not free:
-        return UsableCards(drifted=((server.name, WHOLE_SERVER),))
+        return UsableCards(drifted=(Drift(server.name, WHOLE_SERVER),))
     return UsableCards(open=True) if admitted is None else UsableCards(dict(admitted.cards))
 
 
-def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) -> tuple[tuple[str, str], ...]:
-    """Return the `(server, tool)` pairs for `Facts.drifted` among the canonical names in the config.
+def drifted_among(tools: Iterable[str], by_server: Mapping[str, UsableCards]) -> tuple[Drift, ...]:
+    """Return the rows of `Facts.drifted` among the canonical names in the config.
 
     An unreviewed tool is drift like a changed one. Servers that are not in `by_server` (the local ones) are not judged.
-    A server that drifted as a whole is one pair.
+    A server that drifted as a whole is one row.
     """
-    found = {pair for one in by_server.values() for pair in one.drifted}
+    found = {row for one in by_server.values() for row in one.drifted}
     for name in tools:
         server, _, tool = name.partition(".")
         one = by_server.get(server)
-        if one is not None and not one.open and name not in one.cards and (server, WHOLE_SERVER) not in found:
-            found.add((server, tool))
-    return tuple(sorted(found))
+        if one is not None and not one.open and name not in one.cards and Drift(server, WHOLE_SERVER) not in found:
+            found.add(Drift(server, tool))
+    return tuple(sorted(found, key=lambda row: (row.server, row.tool)))
 
 
 def with_pinned_cards(catalog: Catalog, pins: Mapping[str, Pins]) -> Catalog:
