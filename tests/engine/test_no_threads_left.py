@@ -63,6 +63,20 @@ async def _run_out_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     checker.close()
 
 
+def test_a_call_whose_loop_cannot_be_started_leaves_nothing_unawaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with fake_router(load_catalog("config"), results={"repo.read_file": "# Hello"}) as router:
+        router.route_sync(Step(run_id="t-1", workflow="feature", role="planner", step="plan"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                router.call_sync("t-1", "repo.read_file", {"path": "README.md"})
+            gc.collect()
+        assert router.call_sync("t-1", "repo.read_file", {"path": "README.md"}).ok
+
+
 def test_a_router_that_is_dropped_unclosed_ends_its_threads() -> None:
     before = set(threading.enumerate())
 

@@ -191,9 +191,9 @@ class Portal:
 
         try:
             loop = self._thread.call_soon(begin, copy_context())
-        except RequestError:
+        except (RequestError, OSError, RuntimeError) as error:
             work.close()
-            raise _closed_error("this router is closed") from None
+            raise (_closed_error("this router is closed") if self.closed else error) from None
         try:
             done = ended.get()
         except BaseException:  # an interrupt
