@@ -21,7 +21,6 @@ from bundle_router.adapters.loop import SessionsLoop
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
-from bundle_router.adapters.mcp.processes import leftovers
 from bundle_router.adapters.mcp.quiet import LogListener, trace_only
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.pass_through import ServerReply
@@ -249,6 +248,8 @@ class McpSessions:
 
     def _report_leftovers(self) -> None:
         if self._setting.development:
+            from bundle_router.adapters.mcp.processes import leftovers
+
             for left in leftovers():
                 self._diagnostics.event(
                     "warning", "server.left_behind", server=left.server, pid=left.pid, command=left.command

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from bundle_router.adapters.mcp.faults import ServerFault
-from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ProcessSupervisor, ServerCommand
 from bundle_router.core.catalog import CallLimits, Server, Transport
 from bundle_router.core.tools.transport.bounds import Bounds, bounds_for
 from bundle_router.core.tools.transport.tool_servers import Scope
@@ -27,6 +26,7 @@ from bundle_router.dataclass import dataclass, field
 if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OriginClient, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
+    from bundle_router.adapters.mcp.processes import ProcessSupervisor, ServerCommand
     from bundle_router.adapters.mcp.stdio import LineRequests, Pipes
 
 
@@ -75,6 +75,8 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:
     """Return the command of a stdio server. Raises ServerFault."""
+    from bundle_router.adapters.mcp.processes import DEFAULT_PATH, ServerCommand
+
     environ, bounds = setting.environ, setting.bounds
     return ServerCommand(
         server=server.name,
