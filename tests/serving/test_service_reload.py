@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from bundle_router import Step
 
 from tests.profiles import rounds
 
@@ -132,6 +135,7 @@ def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pyte
         async with site.http(endpoint) as http:
             while not writing.done():
                 answer = (await http.post("/v1/route", json={**STEP, "run_id": f"r-{len(seen)}"})).json()
+                assert "catalog_revision" in answer, answer
                 seen.add(answer["catalog_revision"])
             await writing
             for text in bad:
@@ -146,7 +150,33 @@ def test_a_writer_at_work_never_gives_a_torn_config(site: Any, monkeypatch: pyte
     site.serve_all(work)
 
 
-def test_what_was_opened_over_a_former_config_is_closed_with_its_last_run(site: Any) -> None:
+def test_a_step_that_waits_for_its_run_to_be_opened_outlives_an_edit(site: Any) -> None:
+    routes = site.folder / "config" / "routes.toml"
+    thread, may_open = ThreadPoolExecutor(1), threading.Event()
+
+    async def work() -> None:
+        asyncio.get_running_loop().set_default_executor(thread)
+        async with site.open() as router:
+            before = router.catalog.revision
+            thread.submit(may_open.wait)
+            routing = asyncio.create_task(router.route(Step(**STEP)))
+            await asyncio.sleep(0)  # it waits for the thread now
+            routes.write_text(routes.read_text() + "[[routes]]\nname = 'n'\nstep = 'n'\nbundles = []\n")
+            assert router.reload()
+            retiring = asyncio.create_task(router.retire())
+            await asyncio.sleep(0)
+            may_open.set()
+            assert (await routing).catalog_revision == before != router.catalog.revision
+            await retiring
+
+    asyncio.run(work())
+
+
+def test_what_was_opened_over_a_former_config_is_closed_with_its_last_run(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.engine.versions.GRACE_S", 0)
+
     async def work(router: Any, endpoint: Any) -> None:
         routes = site.folder / "config" / "routes.toml"
         async with site.http(endpoint) as http:

@@ -11,6 +11,8 @@ from bundle_router.engine.engine import Engine
 from bundle_router.errors import CorruptPins
 
 LOOK_S: Final = 1.0
+GRACE_S: Final = 30.0
+"""Seconds that a superseded engine stays: a request that was given it may not have opened its run yet."""
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
 """Return a new engine and the pins it was made for, if the pin files changed since the last look. Reads files, and
 blocks meanwhile. Raises CorruptPins."""
@@ -23,8 +25,8 @@ class EngineVersions:
     1. A decision keeps its engine: a tool approved since is neither shown nor callable until the run is routed again. A
        tool that was withdrawn, or approved in another form, is refused at once, also under earlier decisions.
     2. A run moves to the newest engine when it is routed and nothing of it is under way; else at a later step.
-    3. An edited config makes another engine with its own ports and sessions. The older engine stays until its last run
-       has moved or was closed.
+    3. An edited config makes another engine with its own ports and sessions. The older engine stays for `GRACE_S`, and
+       until its last run has moved or was closed.
     4. The pin files are looked at before decisions and calls, at most once in `LOOK_S`. Unreadable files change nothing
        and are reported.
 
@@ -35,6 +37,7 @@ class EngineVersions:
         self._engines: tuple[Engine, ...] = (engine,)
         self._first: dict[Engine, Engine] = {engine: engine}
         """For each engine, the first engine over the same ports; it closes them."""
+        self._kept_until_ns: dict[Engine, int] = {}
         self._secrets: dict[str, str] = {}
         self._clock = engine.ports.clock
         self._renew = renew
@@ -86,10 +89,7 @@ class EngineVersions:
     def _adopt(self, engine: Engine, pins: Mapping[str, Pins]) -> None:
         for older in self._engines:
             older.narrow(pins)
-        engine.watch(self._notify_watchers)
-        self._first[engine] = self._first[self.newest]
-        kept = (older for older in self._engines if older.runs.any_used)
-        self._engines = (engine, *kept)
+        self._add(engine, self.first)
         engine.ports.diagnostics.event("info", "pins.adopted", servers=sorted(pins), revision=engine.catalog.revision)
 
     def supersede(self, newer: EngineVersions) -> None:
@@ -98,10 +98,17 @@ class EngineVersions:
         for name, value in self._secrets.items():
             engine.ports.redactor.keep(name, value)
         with self._lock:
-            engine.watch(self._notify_watchers)
-            self._first[engine] = engine
             self._renew = newer._renew
-            self._engines = (engine, *(older for older in self._engines if older.runs.any_used))
+            self._add(engine, engine)
+
+    def _add(self, engine: Engine, first: Engine) -> None:
+        engine.watch(self._notify_watchers)
+        self._first[engine] = first
+        self._kept_until_ns[self.newest] = self._clock.monotonic_ns() + int(GRACE_S * 1e9)
+        self._engines = (engine, *filter(self._is_needed, self._engines))
+
+    def _is_needed(self, older: Engine) -> bool:
+        return older.runs.any_used or self._clock.monotonic_ns() < self._kept_until_ns[older]
 
     def keep_secret(self, name: str, value: str) -> None:
         """See `EndpointAccess.keep_secret`."""
@@ -111,11 +118,11 @@ class EngineVersions:
     async def retire(self) -> list[Engine]:
         """Close the engines of former configs that have no run left. Return the first engine of each config."""
         with self._lock:
-            newest = self._first[self._engines[0]]
-            self._engines = (self._engines[0], *(older for older in self._engines[1:] if older.runs.any_used))
-            used = {newest, *(self._first[engine] for engine in self._engines)}
+            self._engines = (self.newest, *filter(self._is_needed, self._engines[1:]))
+            used = {self._first[engine] for engine in self._engines}
             unused = [first for first in dict.fromkeys(self._first.values()) if first not in used]
             self._first = {engine: first for engine, first in self._first.items() if first in used}
+            self._kept_until_ns = {engine: self._kept_until_ns[engine] for engine in self._engines[1:]}
         for first in unused:
             await first.close()
         return unused

@@ -102,7 +102,7 @@ class Router:
         A valid edit applies from each run's next step on; until then calls are judged by the decision they belong to.
         An invalid one raises ConfigError (CorruptPins, RequestError) and changes nothing.
 
-        `retire` closes what was opened for the former config, once no run needs it any more.
+        `retire` closes what was opened for the former config, once nothing needs it any more.
         """
         known = self._engines
         if self._opening is None:
@@ -119,7 +119,8 @@ class Router:
         return self._opening.stamp() if self._opening is not None else ()
 
     async def retire(self) -> None:
-        """Close what was opened for former configs and has no run any more. `close` does it, too."""
+        """Close what was opened for former configs, has no run any more and was superseded half a minute ago. `close`
+        does it, too."""
         for engine in await self._on_loop.retire():
             selector = self._older.pop(engine, None)
             if selector is not None:
