@@ -6,41 +6,52 @@ A file is written to a temporary file, synced and renamed, and its folder synced
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from bundle_router.errors import storage_error
 
 
-def replace_texts(texts: Mapping[Path, str]) -> None:
+def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
     """Write all files to temporary ones, creating folders, then rename each, so that a failing disk changes nothing.
 
-    Raises StorageError.
+    A folder is opened once: one that is swapped for a link meanwhile leads nowhere else; without `follow` none that is
+    a link is opened. Raises StorageError.
     """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    folders: dict[Path, int] = {}
     temporary: dict[Path, str] = {}
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+            if path.parent not in folders:
+                folders[path.parent] = os.open(path.parent, flags)
+            name, at = f".{path.name}.{secrets.token_hex(8)}.tmp", folders[path.parent]
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
             temporary[path] = name
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 os.fchmod(descriptor, 0o644)
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
-        for path in list(temporary):
-            Path(temporary[path]).replace(path)
+        for path, name in list(temporary.items()):
+            at = folders[path.parent]
+            os.replace(name, path.name, src_dir_fd=at, dst_dir_fd=at)
             del temporary[path]
-        for folder in {path.parent for path in texts}:
-            _sync(folder)
+        for at in folders.values():
+            os.fsync(at)
     except OSError as error:
         raise storage_error(f"{error.filename or path} can't be written", error) from error
     finally:
-        for name in temporary.values():
-            Path(name).unlink(missing_ok=True)
+        for path, name in temporary.items():
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folders[path.parent])
+        for at in folders.values():
+            os.close(at)
 
 
 def read_bounded(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if texts:
         if not (folder / "__init__.py").exists():
             texts[folder / "__init__.py"] = PACKAGE
-        replace_texts(texts)
+        replace_texts(texts, follow=arguments.to is not None)
     if arguments.json:
         print_json([str(path) for path in texts])
         return 0
