@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,9 +187,23 @@ def test_a_number_that_json_does_not_have_is_told_in_a_sentence(
 
 def test_a_text_without_line_ends_is_looked_through_in_pieces(tmp_path: Path) -> None:
     run = shutil.copytree(GOLDEN, tmp_path / "runs" / "golden")
-    with (run / FILES["calls"]).open("r+b") as file:
-        file.truncate(MAX_LINE * 2)
+    with (run / FILES["calls"]).open("ab") as file:
+        for _ in range(2):
+            file.write(b" " * MAX_LINE)
     texts = dict.fromkeys(name for name, lines in Archive(tmp_path / "runs").texts("golden") for _ in lines)
     longest = max(len(line) for _, lines in Archive(tmp_path / "runs").texts("golden") for line in lines)
     assert FILES["calls"] in texts
     assert longest == MAX_LINE
+
+
+def test_holes_of_a_file_are_not_looked_through(tmp_path: Path) -> None:
+    run = shutil.copytree(GOLDEN, tmp_path / "runs" / "golden")
+    secret = "ghp_" + "0aB1" * 9
+    with (run / FILES["calls"]).open("r+b") as file:
+        written = file.seek(0, os.SEEK_END)
+        file.seek(MAX_LINE)
+        file.write(secret.encode())
+        file.truncate(MAX_LINE * 2)
+    lines = {name: list(lines) for name, lines in Archive(tmp_path / "runs").texts("golden")}[FILES["calls"]]
+    assert secret in lines[-1]
+    assert sum(map(len, lines)) < written + (1 << 20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import shutil
 import stat
@@ -33,6 +34,21 @@ _BLOCK: Final = 1024 * 1024
 _DELETING: Final = ".deleting-"
 """Prefix of a run that is being deleted; no run id starts with a dot."""
 _TRIES: Final = 10
+
+
+class _WithoutHoles(io.FileIO):
+    """A file as its data alone: gigabytes of holes cost their writer nothing, and a reader seconds."""
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            start = os.lseek(self.fileno(), self.tell(), os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return 0
+            raise
+        size = os.lseek(self.fileno(), start, os.SEEK_HOLE) - start
+        self.seek(start)
+        return super().readinto(memoryview(buffer)[:size]) or 0
 
 
 class Archive(RunArchive):
@@ -112,7 +128,8 @@ class Archive(RunArchive):
         for path in sorted(self.path(run_id).glob("*.json*")):
             with _open_regular_file(path) as fd:
                 if fd is not None:
-                    with open(fd, encoding="utf-8", errors="surrogateescape", closefd=False) as file:
+                    data = io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
+                    with io.TextIOWrapper(data, encoding="utf-8", errors="surrogateescape") as file:
                         yield path.name, iter(partial(file.readline, MAX_LINE), "")
 
     # --- deleting ---------------------------------------------------------------------------------------------------
