@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from bundle_router import Router, Step
@@ -17,7 +18,7 @@ from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import LogSettings, Route, Settings
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.tools.transport.tool_servers import Scope
-from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun
+from bundle_router.errors import CorruptRun, KeyConflict, RequestError, StorageError, UnknownRun
 from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import LocalTool, ToolContext, ToolOutput
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
@@ -38,6 +39,7 @@ def step(run_id: str = "r-1") -> Step:
 
 
 Opened = Callable[..., Router]
+PDF = base64.b64encode(b"%PDF-1.4\n" + bytes(range(256)) * 4).decode()
 
 
 @pytest.fixture
@@ -469,6 +471,57 @@ def test_a_long_check_of_arguments_holds_neither_the_event_loop_nor_the_run(open
             assert (await call).text == "5000"
 
     asyncio.run(main())
+
+
+class Watched(dict[str, Any]):
+    """A part of arguments that notes which threads read it."""
+
+    threads: ClassVar[set[str]] = set()
+
+    def items(self) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return super().items()
+
+
+@pytest.mark.parametrize(("many", "where"), [(1, "MainThread"), (20_000, "large-results")])
+def test_large_arguments_are_read_off_the_event_loop_and_where_no_full_collection_stops_it(
+    open_with: Opened, many: int, where: str
+) -> None:
+    class Rows(BaseModel):
+        rows: list[Any]
+
+    count = tool("count", lambda given, _: ToolOutput((Text(str(len(given.rows))),)), Rows)
+
+    async def main() -> None:
+        async with open_with(count) as router:
+            await router.route(step())
+            Watched.threads.clear()
+            for name, given in (("mine.count", {}), ("call_tool", {"name": "mine.count"})):
+                rows = {"rows": [Watched(id=n) for n in range(many)]}
+                key = f"{name} {many}"
+                assert (await router.call("r-1", name, {**given, "arguments": rows} if given else rows, key=key)).ok
+            assert {"MainThread", "large-results"} & Watched.threads == {where}
+
+    asyncio.run(main())
+
+
+def test_large_arguments_are_recorded_and_bound_to_their_key_as_small_ones_are(
+    open_with: Opened, tmp_path: Path
+) -> None:
+    given = {"rows": [{"id": n, "password": "correct horse"} for n in range(3_000)], "page": PDF}
+
+    class Rows(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+    with open_with(tool("take", lambda arguments, context: ToolOutput((Text("taken"),)), Rows)) as router:
+        router.route_sync(step())
+        assert router.call_sync("r-1", "mine.take", given, key="k").ok
+        assert router.call_sync("r-1", "mine.take", json.dumps(given), key="k").cached_from
+        with pytest.raises(KeyConflict):
+            router.call_sync("r-1", "mine.take", {**given, "more": 1}, key="k")
+    recorded = json.loads(records(tmp_path)[0]["arguments"])
+    assert recorded["rows"][2_999] == {"id": 2_999, "password": "[redacted:named-secret]"}
+    assert "artifact:sha256:" in recorded["page"]
 
 
 def test_many_wrong_values_are_told_of_without_listing_each(open_with: Opened) -> None:

@@ -528,6 +528,13 @@ def test_looking_through_many_schemas_for_the_first_time_is_not_done_on_the_even
     assert JsonSchema({"properties": schema["properties"]}).problems(dict(list(NAMES.items())[:20]), INLINE_STEPS) == []
 
 
+def test_numbers_of_thousands_of_digits_are_not_divided_on_the_event_loop() -> None:
+    schema = JsonSchema({"items": {"multipleOf": 7}})
+    assert schema.problems([7 * 10**20] * 50, INLINE_STEPS) == []
+    with pytest.raises(OutOfSteps):
+        schema.problems([7 * 10**4_000] * 50, INLINE_STEPS)
+
+
 @pytest.mark.parametrize("many", [10, 300])
 def test_long_values_are_equal_as_short_ones_are(many: int) -> None:
     rows = [{"a": 1, "b": str(i)} for i in range(many)]

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -215,6 +216,25 @@ def test_a_result_just_under_the_cap_is_taken_and_one_over_it_is_not(bench: Any)
         assert (await bench.call(sessions, "big", bytes=MIB)).code == "too_large"
 
     bench.run(main, bench.stdio(), bounds=Bounds(max_message_bytes=MIB))
+
+
+def test_large_arguments_are_encoded_off_the_event_loop_and_arrive(bench: Any) -> None:
+    class Watched(dict[str, Any]):
+        threads: ClassVar[set[str]] = set()
+
+        def items(self) -> Any:
+            self.threads.add(threading.current_thread().name)
+            return super().items()
+
+    async def main(sessions: McpSessions) -> None:
+        rows = [Watched(id=number) for number in range(5_000)]
+        assert bench.said(await bench.call(sessions, "echo", text="small", rows=rows[:1])) == "small"
+        assert "large-results" not in Watched.threads
+        Watched.threads.clear()
+        assert bench.said(await bench.call(sessions, "echo", text="ü", rows=rows)) == "ü"
+        assert Watched.threads == {"large-results"}
+
+    bench.run(main, bench.stdio())
 
 
 # --- time and death ---------------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.canonical import PIECE, budget_left, digest, encode, encode_large
 from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, fill_arguments, handles_in
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob
+from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.flow import EnginePorts
@@ -43,7 +44,7 @@ class Arguments:
     """The arguments of a call. `text` is recorded. `wrong` is the code, and the end of a sentence that begins "The
     arguments of … ", where they can't be used. `asked` is the value before artifact handles in it were replaced;
     `files` are the paths that replaced some. `blobs` are the bytes that `text` names by handle; they are stored when
-    the call begins."""
+    the call begins. `raw` is the value's canonical text, secrets included."""
 
     value: Mapping[str, Any]
     text: str
@@ -51,16 +52,31 @@ class Arguments:
     asked: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
     blobs: tuple[Blob, ...] = ()
+    raw: str = ""
 
 
-def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+async def read_arguments(ports: EnginePorts, arguments: Mapping[str, Any] | str, max_bytes: int) -> Arguments:
+    """Read the arguments, large ones in a thread that lets event loops go on."""
+    size = INLINE_CHARS - len(arguments) if isinstance(arguments, str) else budget_left(arguments, INLINE_CHARS)
+    if size >= 0:
+        return _read(ports.redactor, arguments, max_bytes, False)
+    read: Arguments = await ports.in_thread(lambda: _read(ports.redactor, arguments, max_bytes, True))
+    return read
+
+
+_IN_PIECES: Final[Mapping[str, Any]] = {"object_hook": lambda value: value, "parse_int": lambda text: int(text)}
+"""Functions that `json` calls for each object and number, where other threads get their turn."""
+
+
+def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int, is_large: bool) -> Arguments:
     """Return the arguments as an object and as the record's text, with secrets removed by name and by shape. Also takes
     an object as JSON text, which some providers send."""
+    write, hooks = (encode_large, _IN_PIECES) if is_large else (encode, {})
     if isinstance(arguments, str):
         if len(arguments) > max_bytes:
             return _too_large(redactor, arguments, max_bytes)
         try:
-            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
+            arguments = json.loads(arguments or "{}", parse_constant=_no_constant, **hooks)
         except (ValueError, RecursionError) as wrong:
             return _not_json(wrong)
     if not isinstance(arguments, dict | Mapping):  # the first is quick to tell
@@ -68,13 +84,13 @@ def read_arguments(redactor: Redactor, arguments: Mapping[str, Any] | str, max_b
         return Arguments({}, encode({"not_an_object": kind}), ("not_an_object", "must be an object, with its names."))
     value = dict(arguments)
     try:
-        text = encode(value)
+        text = write(value)
     except (TypeError, ValueError, RecursionError) as wrong:
         return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
     redacted = redactor.redact_value(value)
-    return Arguments(value, text if redacted is value else encode(redacted))
+    return Arguments(value, text if redacted is value else write(redacted), raw=text)
 
 
 def _no_constant(name: str) -> object:
@@ -96,7 +112,7 @@ def _too_large(redactor: Redactor, text: str, max_bytes: int) -> Arguments:
 
 # --- artifacts -----------------------------------------------------------------------------------------------------
 
-INLINE_CHARS: Final = 32_768
+INLINE_CHARS: Final = PIECE
 """Arguments and results of up to this size are processed on the event loop; larger ones, and media, in a thread."""
 FetchArtifact = Callable[[str], bytes]
 """Returns an artifact that the run may use, by digest. Raises KeyError, CorruptRun, StorageError."""
@@ -145,10 +161,13 @@ async def without_payloads(ports: EnginePorts, arguments: Arguments) -> Argument
         return arguments
     if len(arguments.text) < INLINE_CHARS:
         return _without_blobs(ports, arguments)
-    return await asyncio.to_thread(_without_blobs, ports, arguments)
+    found: Arguments = await ports.in_thread(lambda: _without_blobs(ports, arguments))
+    return found
 
 
 def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
+    if len(arguments.text) >= INLINE_CHARS and JsonSizes(arguments.value).is_plain:
+        return arguments  # only short texts
     references = References(ports.describe)
     value = references.value(json.loads(arguments.text))
     return replace(arguments, text=encode(value), blobs=references.blobs) if references.blobs else arguments
@@ -216,15 +235,12 @@ def check_key(redactor: Redactor, key: object) -> None:
         )
 
 
-def keyed_digest(nonce: str, arguments: Mapping[str, Any] | str, key: str | None) -> str:
+def keyed_digest(nonce: str, arguments: Arguments, key: str | None) -> str:
     """Return the digest of a call's raw arguments, keyed with the run's nonce; empty for a call without a key."""
     if not key:
         return ""
-    try:
-        text = encode(json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments))
-    except (TypeError, ValueError, RecursionError):  # refused later on, and a refused call binds no key
-        text = repr(arguments)
-    return hmac.new(nonce.encode("utf-8"), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    text = (arguments.raw or arguments.text).encode("utf-8", "surrogatepass")  # a refused call binds no key
+    return hmac.new(nonce.encode("utf-8"), text, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,16 +261,14 @@ class Engine:
         try:
             for _ in range(run.leases // TOGETHER):
                 await asyncio.sleep(0)
-            read = self._read(arguments)
-            nonce = run.nonce
-            request = CallRequest(
-                name, read, asked_ns, digest=keyed_digest(nonce, arguments, fields.get("key")), **fields
-            )
+            read = await self._read(arguments)
+            keyed = keyed_digest(run.nonce, read, fields.get("key"))
+            request = CallRequest(name, read, asked_ns, digest=keyed, **fields)
             if isinstance(name, str) and name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
                     return await self._answer_meta(run, request, decision_id)
-                request = replace(request, name=wanted.name, arguments=self._read(wanted.arguments), via=name)
+                request = replace(request, name=wanted.name, arguments=await self._read(wanted.arguments), via=name)
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
 
@@ -302,8 +300,8 @@ class Engine:
             return run
         return await in_thread(lambda: self.runs.hold(run_id, None), OpenRun.release)
 
-    def _read(self, arguments: Mapping[str, Any] | str) -> Arguments:
-        return read_arguments(self.ports.redactor, arguments, self.catalog.settings.limits.max_argument_bytes)
+    def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
+        return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         state = await self.state_async(run.id, decision_id, reads_on=False)  # `admit` hears of what came since

@@ -129,7 +129,7 @@ _BELOW = _bound(lt, "{value} is greater than or equal to the maximum of {limit}"
 def _multiple_of(check: ValueCheck, divisor: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     if _number(divisor) == 0:
         raise Unchecked("nothing is a multiple of 0")
-    check.spend(4)
+    check.spend(4 + sum(n.bit_length() for n in (place.value, divisor) if isinstance(n, int)) // 16)
     try:
         # Compares decimal notation, not binary values: 0.0075 is a multiple of 0.0001.
         fine = Fraction(repr(place.value)) % Fraction(repr(divisor)) == 0

@@ -14,11 +14,13 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
+from bundle_router.core.models.canonical import PIECE, budget_left, encode_large
 from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, read_large
 from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 
@@ -81,8 +83,7 @@ class ModernPosts:
     ) -> dict[str, Any]:
         """See `RequestCarrier.request`."""
         number, self.number = self.number, self.number + 1
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        body = encode_small(message).encode("utf-8", "replace")
+        body = await encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         answer = _Answer(number, self._max_bytes, on_change)
         self._under_way.add(answer)
         try:
@@ -100,6 +101,13 @@ class ModernPosts:
     def _head(self, headers: Mapping[str, str], length: int) -> bytes:
         named = b"".join([_header_line(pair) for pair in headers.items() if pair[0].lower() not in self._fixed])
         return b"%b%bcontent-length: %d\r\n\r\n" % (self._first, named, length)
+
+
+async def encode_message(message: Mapping[str, Any]) -> bytes:
+    """Return the message as JSON; one with large arguments is encoded in a thread."""
+    work = partial(encode_large, message, encode_small, list)
+    is_small = budget_left(message["params"].get("arguments"), PIECE) >= 0
+    return (encode_small(message) if is_small else await run_in_turn("shaped", work)).encode("utf-8", "replace")
 
 
 def _header_line(pair: tuple[str, str]) -> bytes:

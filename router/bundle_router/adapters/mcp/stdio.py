@@ -23,10 +23,10 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import read_object, read_result
+from bundle_router.adapters.mcp.posting import encode_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.adapters.workers import run_in_turn
-from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
+from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cut_deep
 
@@ -55,25 +55,26 @@ class LineRequests:
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
         """See `posting.RequestCarrier.request`. Notifications beside an answer reach the SDK."""
+        number, self.number = self.number, self.number + 1
+        line = await encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         if self._ended is not None:
             raise self._ended
-        number, self.number = self.number, self.number + 1
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            self._write({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            self._write(line)
             return await answer
         except asyncio.CancelledError:
             named = {"requestId": number, "reason": "caller cancelled"}
-            self._write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": named})
+            self._write(await encode_message({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": named}))
             raise
         finally:
             del self._waiting[number]
 
-    def _write(self, message: Mapping[str, Any]) -> None:
+    def _write(self, line: bytes) -> None:
         """Write a line: at once for the only request, else one system call for those of one iteration of the loop, so
         that the server wakes once."""
-        self._held.append(encode_small(message).encode("utf-8", "replace") + b"\n")
+        self._held.append(line + b"\n")
         if len(self._waiting) == 1:
             self._send()
         elif len(self._held) == 1:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
+from bundle_router.core.models.canonical import EACH, budget_left
 from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
 from bundle_router.core.tools.shaping.json_text import JsonSizes, dump, parse
 from bundle_router.core.tools.shaping.references import References
@@ -294,9 +295,6 @@ def says_failed(value: Any) -> bool:
 # --- how much work a result is ----------------------------------------------------------------------------------------
 # Counting stops as soon as the answer is known.
 
-EACH: Final = 16
-"""Weight of a value besides its characters: an array of a thousand numbers is no small result."""
-
 
 def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
     """Return whether text and JSON have at most `max_chars`, roughly, and there is no media."""
@@ -305,25 +303,9 @@ def is_small(blocks: Sequence[Block], max_chars: int) -> bool:
         if isinstance(block, Text):
             left -= len(block.text) + EACH
         elif isinstance(block, Data):
-            left = _budget_left(block.value, left)
+            left = budget_left(block.value, left)
         else:
             return False
         if left < 0:
             return False
     return True
-
-
-def _budget_left(value: Any, left: int) -> int:
-    """Return the rest of a budget after a JSON value; negative as soon as it is exceeded."""
-    todo = [value]
-    while todo and left >= 0:
-        value = todo.pop()
-        left -= EACH
-        if isinstance(value, str):
-            left -= len(value)
-        elif isinstance(value, (list, tuple)):
-            todo += value
-        elif isinstance(value, (dict, Mapping)):  # the check for dict is fast
-            left -= sum(map(len, value)) if len(value) <= left else left + 1
-            todo += value.values()
-    return left

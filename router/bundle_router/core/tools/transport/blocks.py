@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bundle_router.core.models import Block, Data, Media, Text
-from bundle_router.core.tools.shaping.shape import EACH
+from bundle_router.core.models.canonical import EACH
 
 _SLICE: Final = 256 * 1024
 _LINK_KEYS: Final = ("uri", "name", "title", "description", "mimeType", "size")
