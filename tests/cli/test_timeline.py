@@ -84,7 +84,9 @@ def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed:
     lines = [line.strip() for line in shown.splitlines()]
     below = next(at for at, line in enumerate(lines) if line.startswith("↳ sub-run r-1-sub began at"))
     assert any("call tickets.get_ticket" in line for line in lines[below:]), "it stands where it began"
-    assert "sub-run of r-1: runs show r-1" in reviewed("runs", "show", "r-1-sub").stdout
+    shown = reviewed("runs", "show", "r-1-sub").stdout
+    assert "sub-run of r-1: runs show r-1" in shown
+    assert ", 1 record, opened " in shown.splitlines()[0]
 
 
 def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, progress, say, table
+from bundle_router.cli.output import counted, print_json, progress, say, table
 from bundle_router.cli.shared_arguments import add_config, add_json, add_runs, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import ConfigFile, from_bytes
@@ -186,7 +186,7 @@ def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
         ("tokens shown per step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
         ("time per step, median", f"{found.ms:.2f} ms"),
     ]
-    table(("measure", "value>"), rows, title=f"{path}: {steps} steps of {found.groups} groups")
+    table(("measure", "value>"), rows, title=f"{path}: {counted(steps, 'step')} of {counted(found.groups, 'group')}")
     say("settled by: " + ", ".join(f"{by} {number}" for by, number in found.settled))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import heading, print_json, print_result, say, table
+from bundle_router.cli.output import counted, heading, print_json, print_result, say, table
 from bundle_router.cli.shared_arguments import add_archive, add_config, add_json, archive_of, config_folder, user_name
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -190,9 +190,9 @@ def _check_version(wanted: str, version: str) -> None:
 
 def _show(learning: Learning, read: _Read, missing: str) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in learning.labelled.by_kind)
-    heading(f"{learning.runs} runs, {learning.steps} steps, {len(learning.labelled.steps)} of them labelled")
+    steps, labelled = counted(learning.steps, "step"), learning.labelled
+    heading(f"{counted(learning.runs, 'run')}, {steps}, {len(labelled.steps)} of them labelled")
     say(f"labels: {kinds}")
-    labelled = learning.labelled
     say(
         f"left out: {labelled.over_quota} over a run's quota, {labelled.obsolete} obsolete, "
         f"{labelled.unrankable} that policy does not let search pick"

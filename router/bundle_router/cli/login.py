@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_result
+from bundle_router.cli.output import counted, print_result
 from bundle_router.cli.shared_arguments import add_config, add_json, config_folder
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.shaping import visible
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_sentence(arguments, server, "it asks for no authorization; auth = 'oauth' can go", facts)
         return 0
     outcome = "authorized" if done.asked else "authorized before (--forget to begin anew)"
-    _print_sentence(arguments, server, f"{outcome}; it lists {done.tools} tools", facts)
+    _print_sentence(arguments, server, f"{outcome}; it lists {counted(done.tools, 'tool')}", facts)
     return 0
 
 

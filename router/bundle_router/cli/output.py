@@ -112,6 +112,11 @@ def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Se
         sys.stdout.write(line.rstrip() + "\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 run", or "2,000 runs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def excerpt(lead: str, text: str) -> str:
     """Return `lead` and as much of `text` as fits on one line: line ends become `⏎`, and the cut part is counted."""
     room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bundle_router.cli.importing import append_texts
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, progress, say
+from bundle_router.cli.output import counted, print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.tools.pins.reviewed import approve
@@ -101,7 +101,7 @@ def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments:
 def _ask_approval(row: Review, arguments: argparse.Namespace) -> bool:
     if arguments.yes or arguments.json or not sys.stdin.isatty():
         return bool(arguments.yes)
-    what = f"{len(arguments.tool)} tools" if arguments.tool else "all of it"
+    what = counted(len(arguments.tool), "tool") if arguments.tool else "all of it"
     sys.stdout.write(f"Approve {what} of {row.server.name!r} as shown? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from bundle_router.cli.local import add_local, local_servers
-from bundle_router.cli.output import heading, print_json, progress, say, say_whole, table
+from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.replayed import ReplayedDecision
@@ -86,7 +86,7 @@ def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:
 def _show(total: ReplayOutcome, places: Places) -> None:
     behaviour = total.behaviour
     summary = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in behaviour.counts.most_common()) or "none"
-    say(f"{behaviour.decisions:,} decisions: {summary}")
+    say(f"{counted(behaviour.decisions, 'decision')}: {summary}")
     for group in behaviour.ordered_groups():
         _show_group(group, places)
     if total.differing:

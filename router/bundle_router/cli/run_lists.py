@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from bundle_router.cli.output import heading, print_json, progress, say, table
+from bundle_router.cli.output import counted, heading, print_json, progress, say, table
 from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, Sort, duration_text
 from bundle_router.core.tools.shaping import visible
@@ -177,7 +177,7 @@ def show_stats(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found.to_json())
         return 0
-    heading(f"{found.runs:,} runs, {found.decisions:,} decisions, {found.calls:,} calls")
+    heading(f"{counted(found.runs, 'run')}, {counted(found.decisions, 'decision')}, {counted(found.calls, 'call')}")
     share = f", {found.tokens / found.all_tokens:.1%} of what all tools would have been" if found.all_tokens else ""
     say(f"{found.tokens:,} tokens of definitions shown{share}; ${found.cost_usd:.4f} for the router's model")
     for name, rows in found.tables.items():

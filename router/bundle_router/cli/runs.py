@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import heading, print_json, print_result, say, say_json, say_whole
+from bundle_router.cli.output import counted, heading, print_json, print_result, say, say_json, say_whole
 from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index_of, list_runs, show_hits, show_stats
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
@@ -95,7 +95,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.seq is not None:
         say_json(records[0])
         return 0
-    heading(f"run {run_id}: {summary.state}, {len(records)} records, opened {summary.opened}")
+    heading(f"run {run_id}: {summary.state}, {counted(len(records), 'record')}, opened {summary.opened}")
     if summary.workspace:
         say_whole("workspace ", summary.workspace, under=10)
     if not archive.verify(run_id).ok:
@@ -175,7 +175,7 @@ def _secrets(archive: RunArchive, run_ids: list[str], *, as_json: bool) -> int:
     else:
         for run_id, name, number, rules in found:
             say(f"{run_id}/{name}:{number}: {', '.join(rules)}")
-        say(f"{len(found)} lines of {len(run_ids)} runs hold what would be redacted today")
+        say(f"{counted(len(found), 'line')} of {counted(len(run_ids), 'run')} with what would be redacted today")
     return 1 if found else 0
 
 
@@ -225,7 +225,7 @@ def _export(arguments: argparse.Namespace) -> int:
         print_json([{"file": str(path), "rows": rows} for path, rows in written])
     else:
         for path, rows in written:
-            say(f"{rows} rows in {path}")
+            say(f"{counted(rows, 'row')} in {path}")
     return _passed_over(built)
 
 
@@ -238,7 +238,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _report_copied(arguments: argparse.Namespace, count: int, where: str) -> int:
-    print_result(arguments, {"runs": count, "to": where}, f"{count} runs copied to {where}")
+    print_result(arguments, {"runs": count, "to": where}, f"{counted(count, 'run')} copied to {where}")
     return 0
 
 
@@ -251,7 +251,8 @@ def _index(arguments: argparse.Namespace) -> int:
     print_result(
         arguments,
         asdict(built),
-        f"{built.decisions} decisions and {built.calls} calls of {built.runs} runs in {built.url}",
+        f"{counted(built.decisions, 'decision')} and {counted(built.calls, 'call')} of {counted(built.runs, 'run')} "
+        f"in {built.url}",
     )
     return _passed_over(built)
 
@@ -266,7 +267,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     finally:
         reader.close()
     first = arguments.to / "index.html"
-    print_result(arguments, {"files": count, "first": str(first)}, f"{count} files; open {first}")
+    print_result(arguments, {"files": count, "first": str(first)}, f"{counted(count, 'file')}; open {first}")
     return 0
 
 
@@ -297,7 +298,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         print_json(asdict(done))
         return 0
     would = "would delete" if arguments.dry_run else "deleted"
-    say(f"{would} {len(done.deleted)} runs, {done.freed_bytes:,} bytes")
+    say(f"{would} {counted(len(done.deleted), 'run')}, {done.freed_bytes:,} bytes")
     for run_id, why in done.kept:
         say(f"kept {run_id}: {why}")
     return 0

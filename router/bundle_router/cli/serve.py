@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.adapters.loop import faster_loop
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import print_json, say
+from bundle_router.cli.output import counted, print_json, say
 from bundle_router.cli.route import new_run_id, wants_warm_up
 from bundle_router.cli.shared_arguments import ADDRESS, add_opening, add_step, config_folder, open_router, step_from
 from bundle_router.cli.tools import warn_of_lost
@@ -207,8 +207,7 @@ async def _follow(router: Router, step: Step, before: tuple[object, ...]) -> Non
         except RouterError as trouble:
             router.endpoint.report("warning", "follow.failed", run_id=step.run_id, error=trouble)
         else:
-            counted = f"{len(shown)} tool{'' if len(shown) == 1 else 's'}"
-            print(f"routed again: {counted}", file=sys.stderr, flush=True)
+            print(f"routed again: {counted(len(shown), 'tool')}", file=sys.stderr, flush=True)
             warn_of_lost(router, step.run_id, follows=True)
 
 

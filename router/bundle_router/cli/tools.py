@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.output import counted, print_json, say, table
 from bundle_router.cli.shared_arguments import add_opening, open_router
 from bundle_router.core.tools.exposure.provider_forms import FORMATS
 from bundle_router.core.tools.shaping import visible
@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     if meta_tokens:
         say(f"and meta-tools, {meta_tokens:,} tokens")
     say(
-        f"{len(toolset.active)} tools (cap {toolset.cap}), {toolset.tokens:,} tokens; all tools: {toolset.all_tokens:,}"
+        f"{counted(len(toolset.active), 'tool')} (cap {toolset.cap}), {toolset.tokens:,} tokens; "
+        f"all tools: {toolset.all_tokens:,}"
     )
     if toolset.deferred:
         say(f"deferred, in the array once asked for: {', '.join(tool.name for tool in toolset.deferred)}")
