@@ -239,9 +239,9 @@ def _fit_rows(learning: Learning) -> Iterator[tuple[object, ...]]:
     if tools is not None and tools.replay.trials:
         yield _replay_row("tools, replay run by run: quality", tools)
     if calibration is not None and calibration.enough:
-        before_, after__ = calibration.before, calibration.after
-        yield "settled by search alone", before_.steps, _percent(before_.share), _percent(after__.share)
-        yield "  of these wrong", "", _percent(before_.error), _percent(after__.error)
+        unfitted, fitted = calibration.before, calibration.after
+        yield "settled by search alone", unfitted.steps, _percent(unfitted.share), _percent(fitted.share)
+        yield "  of these wrong", "", _percent(unfitted.error), _percent(fitted.error)
         for effect, settled in calibration.by_effect:
             yield f"  bundles that {effect}: settled", settled.steps, "", _percent(settled.share)
             yield "    of these wrong", "", "", _percent(settled.error)

@@ -215,11 +215,11 @@ class ConfigEditor:
         failing disk or a crash interrupted."""
         read = self._read()
 
-        def came_about(change: ConfigChange) -> bool:
+        def changed_files(change: ConfigChange) -> bool:
             now = [_digest(read.get(file.name)) for file in change.files]
             return now != [file.before_sha256 for file in change.files]
 
-        return next((change for change in reversed(self.changes()) if change.files and came_about(change)), None)
+        return next((change for change in reversed(self.changes()) if change.files and changed_files(change)), None)
 
     def undo_preview(self) -> Preview | None:
         """Return the effects of `undo`, without a replay; None where there is nothing to undo."""

@@ -236,7 +236,7 @@ class LiteLlm:
 def _messages(request: ModelRequest) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
     if request.correction is not None:
-        reply = request.correction.said or "(nothing)"
+        reply = request.correction.answer or "(nothing)"
         messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": request.correction.complaint}]
     return messages
 

@@ -72,14 +72,14 @@ class CachedList:
     listing: Listing | None = None
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    heard: int = 0
+    seen_changes: int = 0
     """Number of change notices when the reading of the listing began."""
     reading: asyncio.Task[Listing] | None = None
 
     @property
     def is_outdated(self) -> bool:
         """Whether a change notice came after the reading of the listing began."""
-        return self.heard != self.freshness.changes
+        return self.seen_changes != self.freshness.changes
 
 
 class Lists:
@@ -152,7 +152,7 @@ class Lists:
         entry.schemas = {str(tool["name"]): tool["inputSchema"] for tool in listing.tools}
         outputs = {str(tool["name"]): tool.get("outputSchema") for tool in listing.tools}
         entry.outputs = {name: schema for name, schema in outputs.items() if isinstance(schema, Mapping)}
-        entry.heard = changes
+        entry.seen_changes = changes
         entry.listing = replace(listing, listed_ns=now)
         self._note_change()
         entry.freshness = entry.freshness.after_listing(

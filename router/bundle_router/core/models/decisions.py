@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router.core.models.evidence import Evidence
-from bundle_router.core.models.words import Code, Failure, Hearing, Mode, Reason, Recall, Source, Verdict
+from bundle_router.core.models.words import Code, EmbeddingUse, Failure, Mode, Reason, Recall, Source, Verdict
 from bundle_router.dataclass import dataclass
 
 
@@ -123,7 +123,7 @@ class SearchUse:
     cut: float = 0.0
     evidence: Evidence = NO_EVIDENCE
     ranked: tuple[Candidate, ...] = ()
-    embeddings: Hearing | None = None
+    embeddings: EmbeddingUse | None = None
     recall: Recall | None = None
     withheld: tuple[str, ...] = ()
 

@@ -52,7 +52,7 @@ class _FieldSignature:
         return owner.__signature__
 
 
-class Given(Frozen):
+class StepInput(Frozen):
     """Base of values that an engine's code makes. Errors are sentences; JSON is read as by `Frozen`."""
 
     if not TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Given(Frozen):
         __init__.__pydantic_base_init__ = True  # pydantic's mark of one that `model_validate` need not call
 
 
-class StepPolicy(Given):
+class StepPolicy(StepInput):
     """The most that one step may have. It only ever narrows what `policy.toml` permits.
 
     `allow` and `deny` hold patterns as in `policy.toml`: `bundle:docs.*`, `tool:docs.fetch`, or a bare bundle glob.
@@ -99,7 +99,7 @@ class StepPolicy(Given):
         return value
 
 
-class Step(Given):
+class Step(StepInput):
     """One routing request: the position in the workflow, the intent, and the limits.
 
     `max_bundles`, `max_tools` and `max_tokens` limit what the decision exposes; the rest is left out as `over_budget`.

@@ -45,12 +45,12 @@ Failure = Literal[
     "not_ready",
     "internal",
 ]
-Hearing = Literal["used", "not_ranking"] | Failure
+EmbeddingUse = Literal["used", "not_ranking"] | Failure
 """The outcome of asking an embedder: its vector was used, or why there is none. `not_ranking`: by `learn` or the config
 it ranks nothing (it may recall past steps)."""
 Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
 """The outcome of recalling past steps by their meaning: compared, or why not. `not_heard`: the embedder had no vector
-(see `Hearing`); the others: the config names no embedder, or not the one they were learned with."""
+(see `EmbeddingUse`); the others: the config names no embedder, or not the one they were learned with."""
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
 Outcome = Literal[
     "ok",

@@ -92,14 +92,14 @@ class RunFold:
 
     def take_all(self, lines: Iterable[Mapping[str, Any]]) -> bool:
         """Take in the lines that follow. Return whether there were any. A line of an unknown type changes nothing."""
-        any_came = False
+        has_new = False
         for line in lines:
-            any_came = True
+            has_new = True
             if line.get("type") == DecisionRecord.type:
                 self._take_decision(DecisionLine.from_json(line))
             elif (record := read_record(line)) is not None:
                 self.take(record, line["seq"])
-        return any_came
+        return has_new
 
     def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
         """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of it just now."""

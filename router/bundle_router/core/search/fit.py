@@ -203,7 +203,7 @@ def _fit_recall(
     remembered = Recollection.of(past_texts(kept[-MAX_REMEMBERED:]), recalling.embedder, 1.0, 1.0)
     recalled = in_order(kept)[: len(replayed)]
     votes = _votes(zip(recalled, replayed, strict=True), remembered, _fold_of_run, recalling)
-    if not any(said for said, _ in votes):
+    if not any(pulled for pulled, _ in votes):
         return None
     witnesses = [Witness(frozenset(label.ids), label.run) for label in recalled]
     before = [step.quality() for step in replayed]
@@ -243,7 +243,7 @@ def _votes(
     ]
     own = [(label, step.example.base, others[min(places(label))]) for label, step in asked]
     return [
-        (said, other.for_new(base)) if (said := recalling.votes(label, other)) else (said, said)
+        (pulled, other.for_new(base)) if (pulled := recalling.votes(label, other)) else (pulled, pulled)
         for label, base, other in own
     ]
 
@@ -251,8 +251,8 @@ def _votes(
 def _qualities(steps: Sequence[_Replayed], votes: Sequence[_Votes], pull: float, novelty: float = 0.0) -> list[float]:
     extra = pull * novelty
     weighed = (
-        {id_: pull * vote for id_, vote in said.items()} | {id_: extra * share for id_, share in new.items()}
-        for said, new in votes
+        {id_: pull * vote for id_, vote in pulled.items()} | {id_: extra * share for id_, share in new.items()}
+        for pulled, new in votes
     )
     return [step.quality(one) for step, one in zip(steps, weighed, strict=True)]
 

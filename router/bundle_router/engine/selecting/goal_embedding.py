@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import Failure, Hearing
+from bundle_router.core.models import EmbeddingUse, Failure
 from bundle_router.core.models.breaker import Breaker, BreakerTerms, End, Ticket
 from bundle_router.core.search.index import Embedding, Vectors
 from bundle_router.dataclass import dataclass, field
@@ -36,7 +36,7 @@ MakeVectors = Callable[[Catalog], Iterable[Vectors | Embedding]]
 class GoalVector:
     """A goal's vector and what it may be compared with; or neither, and why not."""
 
-    heard: Hearing
+    use: EmbeddingUse
     vector: tuple[float, ...] | None = None
     vectors: Vectors | None = None
 

@@ -174,7 +174,7 @@ class SearchSelector:
             return None
 
     def _build_result(self, judged: Judgement, search: Search, understood: GoalVector | None) -> SearchResult:
-        meaning = understood.heard if understood is not None else None
+        meaning = understood.use if understood is not None else None
         meaning = meaning if search.by_meaning else "not_ranking"
         use = replace(judged.use, embeddings=meaning, recall=self._recall(understood))
         made_by = understood.vectors.revision if understood is not None and understood.vectors is not None else None

@@ -14,7 +14,7 @@ LONGEST: Final = 40
 """Maximum characters of an identifier. Longer ones are cut, so that no line has to be broken inside a type."""
 WIDTH: Final = 110
 """Maximum characters of a docstring's line."""
-_TAKEN: Final = frozenset(dir(BaseModel)) | frozenset(
+_IN_USE: Final = frozenset(dir(BaseModel)) | frozenset(
     (
         "Any", "Awaitable", "BaseModel", "Callable", "ConfigDict", "Field", "Final", "Literal", "PINS", "R",
         "TypeAlias", "TypeVar", "Union", "arguments", "bool", "bytes", "call", "dict", "float", "int", "list",
@@ -44,7 +44,7 @@ class Names:
 
 def is_name(text: str) -> bool:
     """Return whether the text can be a public name: ASCII, no keyword, no name that models or annotations use."""
-    if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _TAKEN or len(text) > LONGEST:
+    if not text.isascii() or not text.isidentifier() or text.startswith("_") or text in _IN_USE or len(text) > LONGEST:
         return False
     try:
         ast.parse(f"{text} = 0")

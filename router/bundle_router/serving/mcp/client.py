@@ -70,7 +70,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
         if waiting.qsize() < MAX_HEARD:
             waiting.put_nowait(notification)
 
-    def heard(method: str, params: Mapping[str, Any]) -> None:
+    def take_notification(method: str, params: Mapping[str, Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is no listener left
             loop.call_soon_threadsafe(put, (method, params))
 
@@ -87,7 +87,7 @@ async def client_of(context: Context) -> AsyncIterator[Client]:
             continuation={name: params[name] for name in ("inputResponses", "requestState") if name in params},
             log_level=_level(context),
             progress=(context.meta or {}).get("progress_token") is not None,
-            on_notification=heard,
+            on_notification=take_notification,
             ask=None if is_modern(context) else _ask_of(context, loop),
         )
         waiting.put_nowait(None)

@@ -185,7 +185,7 @@ class PageViews:
         return self._page(
             "decision.html", f"{record.step.role} / {record.step.step}", "/runs", found.line, run=run, found=found,
             record=record, decision=record.decision, step=record.step, array=array_rows(found),
-            heard=[*selection_lines(record.decision.search, record.decision.model)],
+            selection=[*selection_lines(record.decision.search, record.decision.model)],
             names=self._reader.known_names(run.run_id, record.decision.seq),
         )  # fmt: skip
 

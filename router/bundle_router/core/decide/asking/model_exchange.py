@@ -13,7 +13,7 @@ from bundle_router.dataclass import dataclass
 class Correction:
     """A second try on the same model: what it said, and the complaint."""
 
-    said: str
+    answer: str
     complaint: str
 
 
