@@ -103,9 +103,10 @@ def test_who_follows_a_resource_hears_nothing_more_once_a_decision_takes_it_away
                     development="unpinned",
                 ) as elsewhere:
                     await elsewhere.route(narrow)
-            for uri in (*uris, *uris):
-                upstream.update(uri)
-            assert [await heard.next() for _ in range(2)] == [uris[1]] * 2
+            for _ in range(2):  # one at a time: changes that follow at once may be announced once
+                for uri in uris:
+                    upstream.update(uri)
+                assert await heard.next() == uris[1]
 
     async def both(relay: Relay) -> None:
         await relay.router.route(Step(run_id="free", workflow="w", role="r", step="s"))
