@@ -34,6 +34,7 @@ from typing import Final, NoReturn
 
 from bundle_router.core.models.artifacts import SHA256, ArtifactFile, check_digest, check_size
 from bundle_router.errors import CorruptRun, StorageError, storage_error
+from bundle_router.tools.descriptors import Opened
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 POOL: Final = ".artifacts"
@@ -63,10 +64,8 @@ class ArtifactReader:
             raise KeyError(sha256) from None
         except OSError as error:
             raise storage_error(f"can't read artifact {sha256} in {self._run_dir}", error) from error
-        try:
+        with Opened(fd):
             data = self._read(fd, sha256)
-        finally:
-            os.close(fd)
         if hashlib.sha256(data).hexdigest() != sha256:
             self._raise_corrupt(sha256, "its bytes do not have this digest")
         return data
@@ -102,13 +101,10 @@ class ArtifactReader:
                 if not (_FOLDER.fullmatch(outer) and stat.S_ISDIR(found.st_mode)):
                     yield outer, found
                     continue
-                inner = self._open(outer, _DIRECTORY, top)
-                try:
+                with Opened(self._open(outer, _DIRECTORY, top)) as inner:
                     for name in sorted(os.listdir(inner)):  # noqa: PTH208 - same
                         with suppress(FileNotFoundError):
                             yield f"{outer}/{name}", os.stat(name, dir_fd=inner, follow_symlinks=False)
-                finally:
-                    os.close(inner)
 
     @contextmanager
     def _folder(self, *inner: str, make: bool = False, durable: bool = False) -> Iterator[int]:
@@ -271,16 +267,12 @@ class ArtifactPool:
         """Delete files that no run names; return their total bytes."""
         freed = 0
         for inner in sorted(self._folders()):
-            with suppress(OSError):
-                fd = os.open(self._top / inner, _DIRECTORY)
-                try:
-                    for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
-                        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                        if SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                            os.unlink(name, dir_fd=fd)
-                            freed += found.st_size
-                finally:
-                    os.close(fd)
+            with suppress(OSError), Opened(os.open(self._top / inner, _DIRECTORY)) as fd:
+                for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
+                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                        os.unlink(name, dir_fd=fd)
+                        freed += found.st_size
         return freed
 
     def _folders(self) -> list[str]:
@@ -325,11 +317,8 @@ def free_unfinished(run_dir: str | os.PathLike[str], before: float) -> None:
 
 
 def _sync(name: str, folder: int) -> None:
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with Opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
     os.fsync(folder)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bundle_router.errors import storage_error
+from bundle_router.tools.descriptors import Opened
 
 
 def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
@@ -75,11 +76,8 @@ def delete(path: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def holders(fd: int) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from bundle_router.tools.descriptors import Opened
+
 _ABANDONED_S: Final = 600.0
 
 
@@ -36,16 +38,14 @@ def private_folder(prefix: str) -> Iterator[str]:
 
 def _delete_abandoned(parent: Path, prefix: str) -> None:
     """Delete the folders whose process is gone. A new one may not be locked yet, and is kept."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     for folder in parent.glob(f"{prefix}*"):
-        with suppress(OSError):  # another process may delete it first, or it is another user's
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                about = os.fstat(lock)
-                if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _delete(folder)
-            finally:
-                os.close(lock)
+        # another process may delete it first, or it is another user's
+        with suppress(OSError), Opened(os.open(folder, flags)) as lock:
+            about = os.fstat(lock)
+            if about.st_uid == os.geteuid() and about.st_mtime < time.time() - _ABANDONED_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _delete(folder)
 
 
 def _delete(folder: Path) -> None:

@@ -28,6 +28,7 @@ from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
+from bundle_router.tools.descriptors import Opened
 
 _MAX_JSON: Final = 64 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024
@@ -181,12 +182,10 @@ def _open_regular_file(path: Path) -> Iterator[int | None]:
         return
     except OSError as error:
         raise storage_error(f"can't read {path}", error) from error
-    try:
+    with Opened(fd):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
         yield fd
-    finally:
-        os.close(fd)
 
 
 def _read_json(path: Path) -> Any:

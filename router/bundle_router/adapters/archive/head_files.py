@@ -14,6 +14,7 @@ from bundle_router.core.records.chain import Appended, File, genesis
 from bundle_router.core.records.heads import StoredHead
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun, storage_error
+from bundle_router.tools.descriptors import Opened
 
 HEADS: Final = ".heads"
 """Default folder of heads, in the runs directory."""
@@ -59,10 +60,8 @@ class FolderHeads:
             return None
         except OSError as error:
             raise storage_error(f"can't read {path}", error) from error
-        try:
+        with Opened(fd):
             return _read(fd, path)
-        finally:
-            os.close(fd)
 
     def all(self) -> Mapping[str, StoredHead]:
         """Return all heads by run id. Raises CorruptRun, StorageError."""
@@ -88,11 +87,9 @@ class FolderHeads:
         except FileNotFoundError:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self.folder / name, _FLAGS, 0o600)
-        try:
+        with Opened(fd):
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield fd
-        finally:
-            os.close(fd)
 
 
 def _read(fd: int, path: Path) -> StoredHead | None:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
+from bundle_router.tools.descriptors import Opened
 
 FILE: Final = "labels.jsonl"
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -52,8 +53,7 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
     line = (label_line(correction) + "\n").encode("ascii")
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, flags, 0o600)
-        try:
+        with Opened(os.open(path, flags, 0o600)) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StorageError(f"{path} is not a regular file", kind="io_error", advice="remove it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -61,8 +61,6 @@ def append_label(run_dir: Path, correction: StepLabel) -> Path:
             if os.write(descriptor, line) != len(line):
                 raise StorageError(f"{path} could not be written whole", kind="short_write", advice="label it again")
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise storage_error(f"{path} can't be written", error) from error
     return path

@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection
 from functools import cache, partial
 from typing import Final
 
+from bundle_router.tools.descriptors import Opened
+
 Opener = Callable[[int, str, int], int]
 """(root descriptor, relative path, open flags) → descriptor beneath the root. Raises OSError."""
 
@@ -216,11 +218,8 @@ def identity(fd: int) -> Identity:
 def best_opener() -> Opener:
     """Return `open_by_openat2` if this kernel (and its seccomp filter) permits it, else `open_by_walk`."""
     try:
-        fd = os.open("/", PATH_ONLY | os.O_DIRECTORY)
-        try:
+        with Opened(os.open("/", PATH_ONLY | os.O_DIRECTORY)) as fd:
             os.close(open_by_openat2(fd, ".", PATH_ONLY | os.O_DIRECTORY))
-        finally:
-            os.close(fd)
     except (OSError, AttributeError):
         return open_by_walk
     return open_by_openat2

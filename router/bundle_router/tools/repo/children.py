@@ -28,6 +28,7 @@ from typing import IO, Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 
 _POLL_S: Final = 0.1
 _CHUNK: Final = 65_536
@@ -153,13 +154,10 @@ def _popen_confined(command: Command) -> subprocess.Popen[bytes]:
         except OSError as error:
             failed.append(error)
 
-    rules = landlock.reader_ruleset(command.argv[0], command.readable)
-    try:
+    with Opened(landlock.reader_ruleset(command.argv[0], command.readable)) as rules:
         thread = threading.Thread(target=start, args=(rules,), name="start-confined")
         thread.start()
         thread.join()
-    finally:
-        os.close(rules)
     if not started:
         error = failed[0] if failed else OSError("the child did not start")
         raise ToolFailure(f"{command.argv[0]} could not be started: {error}", code="unavailable") from error

@@ -21,6 +21,7 @@ from typing import BinaryIO, Final, Literal, Self
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo.beneath import PATH_ONLY, HiddenFolder, Identity, Opener, components, opener_beside
 from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
@@ -130,11 +131,8 @@ class Root:
     def open_file(self, path: str) -> BinaryIO:
         """Return a regular file for reading, unbuffered. FIFOs, sockets and devices are refused unopened."""
         relative = self.relative(path)
-        probe = self.open_fd(relative, PATH_ONLY)
-        try:
+        with Opened(self.open_fd(relative, PATH_ONLY)) as probe:
             self._check_readable(os.fstat(probe), relative)
-        finally:
-            os.close(probe)
         fd = self.open_fd(relative, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             self._check_readable(os.fstat(fd), relative)
@@ -174,17 +172,14 @@ class Root:
         Hidden folders are left out, and noted in `hidden`.
         """
         entries: list[FolderEntry] = []
-        fd = self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with translate_errors(path), os.scandir(fd) as found:
-                for item in found:
-                    if len(entries) == limit:
-                        break
-                    if self.hidden.identities and _is_hidden(item, self.hidden):
-                        continue
-                    entries.append(_entry(item, fd))
-        finally:
-            os.close(fd)
+        folder = Opened(self.open_fd(path, os.O_RDONLY | os.O_DIRECTORY))
+        with folder as fd, translate_errors(path), os.scandir(fd) as found:
+            for item in found:
+                if len(entries) == limit:
+                    break
+                if self.hidden.identities and _is_hidden(item, self.hidden):
+                    continue
+                entries.append(_entry(item, fd))
         return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
     def is_hidden(self, folder: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo.beneath import (
     PATH_ONLY,
     HiddenFolder,
@@ -92,13 +93,9 @@ def location(fd: int, root_fd: int, root_path: str) -> Path:
 
 def _name_of(fd: int) -> str:
     wanted = identity(fd)
-    above = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
-    try:
-        with os.scandir(above) as entries:
-            for entry in entries:
-                info = entry.stat(follow_symlinks=False)
-                if (info.st_dev, info.st_ino) == wanted:
-                    return entry.name
-    finally:
-        os.close(above)
+    with Opened(os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as above, os.scandir(above) as entries:
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            if (info.st_dev, info.st_ino) == wanted:
+                return entry.name
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo import scanning
 from bundle_router.tools.repo.beneath import PATH_ONLY, components
 from bundle_router.tools.repo.children import Child, Command, start_child
@@ -88,10 +89,8 @@ def _scope(query: Ripgrep, root: Root) -> Iterator[tuple[int, bool]]:
         with root.open_for_reader(query.path) as file:
             yield file.fileno(), False
         return
-    try:
+    with Opened(folder):
         yield folder, True
-    finally:
-        os.close(folder)
 
 
 def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bundle_router.core.models import BinaryRule
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 
 PYTHON = "@python"
 
@@ -48,14 +49,12 @@ def opened(rule: BinaryRule, *, workspace: str) -> Iterator[Binary]:
             code="binary_unavailable",
             advice="install it, or correct its path in policy.toml",
         ) from error
-    try:
+    with Opened(descriptor):
         info = os.fstat(descriptor)
         wrong = _why_unsafe(descriptor, info, real_path, workspace)
         if wrong:
             raise ToolFailure(f"the binary {rule.name!r} ({real_path}) is not started: {wrong}", code="unsafe_binary")
         yield Binary(path, real_path, descriptor, info.st_dev, info.st_ino)
-    finally:
-        os.close(descriptor)
 
 
 def _why_unsafe(descriptor: int, info: os.stat_result, real_path: str, workspace: str) -> str:

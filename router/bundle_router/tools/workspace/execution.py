@@ -16,6 +16,7 @@ from pydantic import Field
 
 from bundle_router.core.models import BinaryRule, Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.private_folders import private_folder
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.children import find_binary
@@ -76,7 +77,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
     accepted = _accept_arguments(rule, arguments.args)
     with (
         workspace(context) as root,
-        _folder(root, arguments.cwd) as cwd_fd,
+        Opened(root.open_fd(arguments.cwd, PATH_ONLY | os.O_DIRECTORY)) as cwd_fd,
         opened(rule, workspace=root.top) as binary,
         program_folder() as private,
         control_groups({"pids": rule.max_processes, "memory": rule.memory_bytes}) as groups,
@@ -144,15 +145,6 @@ def _refusal(rule: BinaryRule, args: tuple[str, ...], refused: grammar.Refused) 
         shown += f" {args[refused.index][:200]!a}"
     allowed = "; ".join(grammar.usage(rule))
     return ToolFailure(f"{rule.name}: {shown}: {refused.why}", code="not_permitted", advice=f"permitted: {allowed}")
-
-
-@contextmanager
-def _folder(root: Root, path: str) -> Iterator[int]:
-    descriptor = root.open_fd(path, PATH_ONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _check_paths(root: Root, arguments: ExecArguments, accepted: grammar.Accepted) -> None:

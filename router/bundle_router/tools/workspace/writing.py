@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 
 from bundle_router.core.models import Data, Frozen, LocalTool, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
+from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root, workspace
 from bundle_router.tools.repo.hiding import identity_of
@@ -130,8 +131,7 @@ def _refuse_identity(info: os.stat_result, name: str, protected: Sequence[str]) 
 @contextmanager
 def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterator[int]:
     """Yield a descriptor of the file's folder, created if needed. Its real place counts."""
-    descriptor = _open_or_make(root, parent, protected)
-    try:
+    with Opened(_open_or_make(root, parent, protected)) as descriptor:
         try:
             for folder in ancestors(descriptor, root.fd):
                 _check_folder(folder, parent, protected)
@@ -139,8 +139,6 @@ def _parent_folder(root: Root, parent: str, protected: Sequence[str]) -> Iterato
         except OSError as error:
             raise ToolFailure(f"{parent!r} was moved away", code="changed_meanwhile", advice="try again") from error
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _check_folder(folder: int, shown: str, protected: Sequence[str]) -> None:
