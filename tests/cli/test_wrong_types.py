@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
+from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
+from bundle_router.wiring.run_reader import open_reader
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "data" / "runs"
@@ -153,6 +156,25 @@ def test_every_verb_tells_in_a_sentence_what_does_not_fit(
         pytest.raises(CorruptRun, match=why),
     ):
         router.route_sync(step)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [(("step", "constraints"), True), (("facts", "unavailable"), 7), (("bundles",), 7), (("step",), "x")],
+)
+def test_one_run_of_other_types_takes_no_other_run_from_the_lists(
+    resealed: Any, tmp_path: Path, at: Place, value: Any
+) -> None:
+    resealed(0, at, value)
+    shutil.copytree(RECORDED / "0.1.0-early", tmp_path / "runs", dirs_exist_ok=True)
+    names = sorted(path.name for path in (tmp_path / "runs").glob("*/"))
+    with closing(open_reader(tmp_path / "runs", config=ROOT / "config")) as reader:
+        reader.refresh(now=True)
+        listed = {row.run_id: row.problem for row in reader.index.runs(RunQuery()).runs}
+    assert sorted(listed) == names
+    if listed["golden"]:
+        assert f"record 0 of run 'golden' does not fit its type: field '{'.'.join(map(str, at))}'" in listed["golden"]
+    assert not any(problem for name, problem in listed.items() if name != "golden")
 
 
 def test_a_record_that_names_another_run_is_not_shown_as_this_ones(

@@ -21,6 +21,7 @@ from bundle_router.adapters.index.database import (
     writing,
 )
 from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
+from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
 from bundle_router.errors import CorruptRun, UnknownRun
@@ -215,10 +216,14 @@ class _Filling:
         try:
             for record in self._archive.records_after(run_id, positions):
                 head = str(record.get("hash", ""))
-                for table, row in rows.of(record):
-                    if table == "decisions":
-                        row["exposure"] = self._exposure(run_id, record)
-                    self._add(run_id, table, row)
+                try:
+                    for table, row in rows.of(record):
+                        if table == "decisions":
+                            row["exposure"] = self._exposure(run_id, record)
+                        self._add(run_id, table, row)
+                except (AttributeError, TypeError, ValueError) as error:
+                    read_record(record)  # names the field that is of another type than ours
+                    raise CorruptRun(f"record {record.get('seq')} of run {run_id!r} has no rows: {error}") from error
         except CorruptRun as error:
             problem = error.message
             self.problems.append((run_id, problem))

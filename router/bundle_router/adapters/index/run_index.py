@@ -121,8 +121,8 @@ class RunIndex:
         """
         if not now and ((first := self._took is None) or self._took > LONG_S):
             if time.monotonic() - self._looked >= self._look_s + (self._took or 0.0) and not self._lock.locked():
-                self._beside = threading.Thread(target=self._look, name="index-look", daemon=True)
-                self._beside.start()
+                (beside := threading.Thread(target=self._look, name="index-look", daemon=True)).start()
+                self._beside = beside  # another request may join it: it was started
             if first and self._beside is not None:
                 self._beside.join(FIRST_S)
                 self._readable.wait()
