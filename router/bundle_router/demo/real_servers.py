@@ -169,12 +169,10 @@ def _bundle_text(id_: str, servers: Sequence[DemoServer]) -> str:
     return f'[bundles."{id_}"]\ndescription = "Tools of {what}."\ntools = {tools}\neffects = {effects}\n'
 
 
-def page_url(bars: Sequence[tuple[str, int]] = _BARS) -> str:
+def page_url() -> str:
     """Return a URL that contains a page with one chart."""
-    highest = max(value for _, value in bars)
-    drawn = "".join(
-        f'<div class="bar" style="height:{340 * value // highest}px">{day} {value}</div>' for day, value in bars
-    )
+    highest = max(value for _, value in _BARS)
+    drawn = "".join(f'<div class="bar" style="height:{340 * n // highest}px">{day} {n}</div>' for day, n in _BARS)
     return "data:text/html," + quote(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Slugs made</title><style>{_STYLE}</style>'
         f'<h1>Slugs made, by day</h1><div class="chart">{drawn}</div></html>'

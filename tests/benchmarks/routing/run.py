@@ -35,7 +35,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.adapters.bm25 import LexicalIndex, english_stemmer  # noqa: E402
-from bundle_router.core.models.evidence import RELEVANCE_FEATURES, fit_logistic, relevance_features  # noqa: E402
+from bundle_router.core.models.evidence import RELEVANCE, fit_logistic, relevance_features  # noqa: E402
 from bundle_router.core.search.documents import make_corpus  # noqa: E402
 from bundle_router.core.search.fit import Recalling, fit_memory  # noqa: E402
 from bundle_router.core.search.memory import Label, Memory  # noqa: E402
@@ -228,11 +228,12 @@ def abstention(root: Path, data: LabelledSet, search: Search, folds: int) -> dic
     truths = [bool(row["needs_tool"]) for row in queries]
     found = [search.rank_bundles(Request(row["query"]), bundles).evidence for row in queries]
     features = [relevance_features(e, row["query"]) for e, row in zip(found, queries, strict=True)]
+    every = tuple(name for name, _ in RELEVANCE.weights)
     held = [0.0] * len(queries)
     lexical = [0.0] * len(queries)
     for number in range(folds):
         past = [i for i in range(len(queries)) if i % folds != number]
-        for names, out in ((RELEVANCE_FEATURES, held), (RELEVANCE_FEATURES[:3], lexical)):
+        for names, out in ((every, held), (every[:3], lexical)):
             model = fit_logistic([features[i] for i in past], [truths[i] for i in past], names)
             for i in range(number, len(queries), folds):
                 out[i] = model(features[i])

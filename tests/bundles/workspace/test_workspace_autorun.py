@@ -302,7 +302,20 @@ def test_a_repository_without_a_git_folder_is_not_made_by_write_file(workspace: 
     assert refusal(workspace, "src/head/x.py") == ""
 
 
-@pytest.mark.parametrize("name", [name for names, _ in autorun.ORDINARY for name in names])
+ORDINARY = (
+    (("Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt"), "build tools, when somebody builds"),
+    (("package.json", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", "node_modules"), "npm, yarn, pnpm, when asked"),
+    (("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"), "build and test tools, when asked"),
+    (("Cargo.toml", "build.rs", ".cargo/config.toml"), "cargo, when asked (and rust-analyzer when it is opened)"),
+    (("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"), "containers and CI, after a push"),
+    (("flake.nix", "shell.nix", "devenv.nix", "devbox.json"), "nix, when asked, or where an .envrc says so"),
+    (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
+    (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
+)
+"""Paths that agents may change, and the programs that run them."""
+
+
+@pytest.mark.parametrize("name", [name for names, _ in ORDINARY for name in names])
 def test_ordinary_content_is_written(workspace: Path, name: str) -> None:
     assert refusal(workspace, name) == ""
 
@@ -323,7 +336,7 @@ def test_a_program_can_neither_change_nor_make_them(run: Any, workspace: Path) -
 
 def test_the_tables_in_the_security_policy_are_these() -> None:
     text = (REPOSITORY / ".github" / "SECURITY.md").read_text(encoding="utf-8")
-    for rows in (autorun.PROTECTED, autorun.ORDINARY):
+    for rows in (autorun.PROTECTED, ORDINARY):
         for names, who in rows:
             assert f"| {', '.join(f'`{name}`' for name in names)} | {who} |" in text
     assert all(f"| `{name}` | {who} |" in text for name, who in CREDENTIALS)

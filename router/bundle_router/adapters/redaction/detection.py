@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
-from bundle_router.adapters.redaction.field_names import NAME_ENDS
-from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, is_long_token, names_secret
+from bundle_router.adapters.redaction.field_names import NAME_ENDS, is_secret_name
+from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, is_long_token
 from bundle_router.dataclass import dataclass, replace
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
@@ -129,7 +129,7 @@ class ShapeRule:
         shape, data = self.shape, text.data
         for spans in pattern(shape.regex).spans(data):
             name = spans[shape.name]
-            if shape.name and not names_secret(shape, data[name[0] : name[1]]):
+            if shape.name and not is_secret_name(data[name[0] : name[1]].decode("latin-1")):
                 continue
             for group, (start, end) in enumerate(spans):
                 if group in (0, shape.name) or start < 0:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.redaction.field_names import IN_TEXT, is_secret_name
+from bundle_router.adapters.redaction.field_names import IN_TEXT
 from bundle_router.dataclass import dataclass
 
 Check = Callable[[bytes], bool]
@@ -153,8 +153,3 @@ TOKEN_SHAPES: Final = tuple(
     for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
 )
 SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
-
-
-def names_secret(shape: SecretShape, name: bytes) -> bool:
-    """Return whether the name group of a shape's match names a secret."""
-    return is_secret_name(name.decode("latin-1"))

@@ -156,7 +156,6 @@ def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
     return half
 
 
-RELEVANCE_FEATURES: Final = ("strength", "known", "coverage", "wishes", "wish", "fresh", "self", "sentences")
 RELEVANCE: Final = Logistic(
     -4.2284,
     (

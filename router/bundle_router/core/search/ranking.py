@@ -118,10 +118,8 @@ class Search:
     by_meaning: bool = True
     """Whether vectors rank bundles and tools. Without it they only recall past steps."""
 
-    def rank_bundles(
-        self, request: Request, permitted: frozenset[str], memory: Memory | None = None, *, k: int = 50
-    ) -> Ranking:
-        """Return the best `k` permitted bundles, best first. Bundles without any score are left out."""
+    def rank_bundles(self, request: Request, permitted: frozenset[str], memory: Memory | None = None) -> Ranking:
+        """Return the best 50 permitted bundles, best first. Bundles without any score are left out."""
         scope = self._scope(permitted)
         found = self._find(request, scope, tools=False)
         features = self._features(request, memory)
@@ -129,7 +127,7 @@ class Search:
         fused = with_memory(found.bundles, memory, features, permitted, votes)
         learned = memory.scores(features, votes) if memory is not None else {}
         remembered = {id_: score for id_, score in learned.items() if id_ in permitted}
-        scored = tuple(order(fused, k))
+        scored = tuple(order(fused, 50))
         return Ranking(scored, self._evidence(request, found, fused, scored, remembered), found.several)
 
     def rank_tools(

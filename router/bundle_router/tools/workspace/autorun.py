@@ -41,18 +41,6 @@ PROTECTED: Final = (
 )
 """Paths, and the programs that run them."""
 
-ORDINARY: Final = (
-    (("Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt"), "build tools, when somebody builds"),
-    (("package.json", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", "node_modules"), "npm, yarn, pnpm, when asked"),
-    (("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"), "build and test tools, when asked"),
-    (("Cargo.toml", "build.rs", ".cargo/config.toml"), "cargo, when asked (and rust-analyzer when it is opened)"),
-    (("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"), "containers and CI, after a push"),
-    (("flake.nix", "shell.nix", "devenv.nix", "devbox.json"), "nix, when asked, or where an .envrc says so"),
-    (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
-    (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
-)
-"""Paths, and the programs that run them. Agents may change these."""
-
 NAMES: Final = tuple(name for names, _ in PROTECTED for name in names)
 _PARTS: Final = frozenset(tuple(name.casefold().split("/")) for name in NAMES if name != "HEAD")
 _SPECIAL: Final = re.compile(r".+\.code-workspace|.+\.sublime-project|\.?mise\.[\w.-]+\.toml")

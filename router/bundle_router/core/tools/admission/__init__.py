@@ -3,7 +3,7 @@
 Rules:
 1. Definitions are untrusted bytes. Size, depth and number of nodes are bounded before all other work, so no definition
    can make this code run long or deep.
-2. One bad tool costs one tool. Every refusal names the tool, a code of the closed list `REFUSAL_CODES`, and the place.
+2. One bad tool costs one tool. Every refusal names the tool, a code of the closed list `RefusalCode`, and the place.
 3. A name matches `[A-Za-z0-9_.-]{1,128}`. All definitions of a name that is listed twice with different contents are
    refused, because nobody could say which one a call would reach.
 4. Text for a model or a reader is cleaned of invisible characters (controls, terminal sequences, bidirectional marks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal
 
 from bundle_router.core.catalog import Card
 from bundle_router.core.models import Effect
@@ -28,7 +28,6 @@ RefusalCode = Literal[
     "bad_pattern",
     "hidden_text",
 ]
-REFUSAL_CODES: Final[tuple[RefusalCode, ...]] = get_args(RefusalCode)
 """The reasons for refusing a definition."""
 
 
