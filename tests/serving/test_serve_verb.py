@@ -23,6 +23,7 @@ from bundle_router.serving.keys import run_tag
 from tests.command_line import ROOT, run
 from tests.command_line import begin as start
 from tests.ports import free_port
+from tests.serving.warm_commands import Forked, Warm
 
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
@@ -30,10 +31,12 @@ STEP = ("--workflow", "feature", "--role", "reviewer", "--step", "review")
 
 
 class Process:
-    """The verb, running in a folder of its own."""
+    """The verb, running in a folder of its own: forked from a warm process, or, without one, started cold."""
 
-    def __init__(self, folder: Path, *words: str, **env: str) -> None:
-        self.child = start(folder, "serve", *words, env=env)
+    def __init__(self, warm: Warm | None, folder: Path, *words: str, **env: str) -> None:
+        self.child: Forked | subprocess.Popen[str] = (
+            Forked(warm, folder, ("serve", *words), env) if warm else start(folder, "serve", *words, env=env)
+        )
 
     def line(self) -> str:
         """The next line of standard output; an empty one when it has ended."""
@@ -49,11 +52,19 @@ class Process:
         """Its exit status and standard error after the signal."""
         self.child.send_signal(number)
         _, err = self.child.communicate(timeout=300)
+        assert self.child.returncode is not None
         return self.child.returncode, err
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    warm = Warm()
+    yield warm
+    warm.close()
+
+
 @pytest.fixture
-def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+def begin(tmp_path: Path, request: pytest.FixtureRequest, warm: Warm) -> Iterator[Any]:
     """Starts the verb; with the parameter `asyncio` as where the extra `uvloop` is not installed."""
     started: list[Process] = []
     path = {}
@@ -62,8 +73,8 @@ def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
         (tmp_path / "hidden" / "uvloop.py").write_text('raise ImportError("not installed")\n', encoding="utf-8")
         path["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "hidden"), str(ROOT / "router")))
 
-    def make(*words: str, **env: str) -> Process:
-        started.append(Process(tmp_path, *words, **path, **env))
+    def make(*words: str, cold: bool = False, **env: str) -> Process:
+        started.append(Process(None if cold else warm, tmp_path, *words, **path, **env))
         return started[-1]
 
     yield make
@@ -92,7 +103,8 @@ on_both_loops = pytest.mark.parametrize("begin", ["uvloop", "asyncio"], indirect
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_step_is_routed_and_served_until_a_signal(site: Any, begin: Any, tmp_path: Path, number: int) -> None:
     (tmp_path / "README.md").write_text("# served\n", encoding="utf-8")
-    process = begin("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json")
+    words = ("--mcp-only", "--run", "r-1", *STEP, "--config", str(ROOT / "config"), "--json")
+    process = begin(*words, cold=True)
     said = json.loads(process.line())
     assert (said["run_id"], said["pid"]) == ("r-1", process.child.pid)
     assert said["url"] == f"http://127.0.0.1:{said['port']}/mcp/runs/r-1"
