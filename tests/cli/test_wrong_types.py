@@ -20,6 +20,7 @@ from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
+from bundle_router.serving.pages.views import PageViews
 from bundle_router.wiring.run_reader import open_reader
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,14 @@ def test_one_run_of_other_types_takes_no_other_run_from_the_lists(
     if listed["golden"]:
         assert f"record 0 of run 'golden' does not fit its type: field '{'.'.join(map(str, at))}'" in listed["golden"]
     assert not any(problem for name, problem in listed.items() if name != "golden")
+
+
+def test_the_overview_stands_where_a_decision_has_no_source(resealed: Any, tmp_path: Path) -> None:
+    resealed(0, ("source",), None)
+    with closing(open_reader(tmp_path / "runs", config=ROOT / "config")) as reader:
+        reader.refresh(now=True)
+        assert not reader.index.runs(RunQuery()).runs[0].problem
+        assert PageViews(reader).overview({}).status == 200
 
 
 def test_a_record_that_names_another_run_is_not_shown_as_this_ones(

@@ -44,7 +44,7 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
 def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]) -> Markup:
     """Return the sources of each day's decisions as shares of a bar. `tallies` are by "day, line end, source";
     `sources` go from the bottom up."""
-    counts = {tuple(name.split("\n")): count for name, count in tallies}
+    counts = {name.partition("\n")[::2]: count for name, count in tallies}  # empty where a record has no source
     days = sorted({day for day, _ in counts})
     bars = []
     for day in days:
