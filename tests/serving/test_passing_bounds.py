@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,34 @@ def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endp
             assert given["_meta"][f"{protocol}/serverInfo"]["name"] == "bundle-router"
 
     relayed(tmp_path, work, plain=Entry(prefix=True, answers={"resources_read": read}))
+
+
+@pytest.mark.parametrize(("rows", "is_large"), [(10, False), (40_000, True)])
+def test_a_large_answer_is_looked_through_off_every_event_loop(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, is_large: bool
+) -> None:
+    from bundle_router.adapters.mcp import faults
+    from bundle_router.core.tools.transport import pass_through
+
+    seen: set[str] = set()
+
+    def spied(function: Callable[..., Any]) -> Callable[..., Any]:
+        def spy(*values: Any, **named: Any) -> Any:
+            seen.add(threading.current_thread().name)
+            return function(*values, **named)
+
+        return spy
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            monkeypatch.setattr("bundle_router.adapters.mcp.hub.read_reply", spied(faults.read_reply))
+            monkeypatch.setattr(pass_through, "_size", spied(pass_through._size))
+            await connected.read_resource("plain://any")
+        assert seen == {"large-results"} if is_large else seen.isdisjoint({"large-results"})
+        assert seen
+
+    content = {"uri": "plain://any", "text": "x", "_meta": {"rows": [{"a": n} for n in range(rows)]}}
+    relayed(tmp_path, work, plain=Entry(answers={"resources_read": {"contents": [content]}}))
 
 
 def test_an_error_whose_data_nest_deeper_than_can_be_written_comes_without_them() -> None:

@@ -36,7 +36,7 @@ from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.transport.pass_through import Client, fits, narrow_client, passes
+from bundle_router.core.tools.transport.pass_through import Client, narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import CheckedArguments
@@ -52,6 +52,7 @@ from bundle_router.engine.results import (
     ended_by,
     finish_call,
     joined_after,
+    may_pass,
     recordable_name,
     result_of,
     shape_blocks,
@@ -365,7 +366,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
-    answer = outcome.answer if outcome.answer is not None and fits(outcome.answer) else None
+    answer = outcome.answer if outcome.answer is not None and await may_pass(at.ports, outcome.answer) else None
     return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
 
 

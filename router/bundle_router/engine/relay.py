@@ -36,14 +36,13 @@ from bundle_router.core.tools.transport.pass_through import (
     Client,
     ServerError,
     ServerReply,
-    fits,
     narrow_client,
     passes,
 )
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.calls import over_budget
 from bundle_router.engine.flow import CallPorts, on_store
-from bundle_router.engine.results import ended_by, shape_blocks, store
+from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import ToolServers
@@ -180,7 +179,9 @@ class RelayedRequest:
             await self._record(request, reply, *await self._shape_answer(reply))
         await self.at.wait_until_durable()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
-        return answer if fits(answer) else _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
+        if await may_pass(self.at.ports, answer):
+            return answer
+        return _error(INTERNAL_ERROR, f"The list has more than {MAX_PASSED_BYTES:,} bytes.")
 
     async def _lists(self, servers: Iterable[Server], method: str) -> list[tuple[list[Row], ServerReply]]:
         return await asyncio.gather(*(self._rows(server, method) for server in servers))
@@ -198,7 +199,7 @@ class RelayedRequest:
             rows += [one for one in found if isinstance(one, Mapping) and isinstance(one.get(id_), str) and one[id_]]
             cursor = page.get("nextCursor")
             is_last = not isinstance(cursor, str) or cursor == params.get("cursor") or len(rows) >= MAX_ROWS
-            if is_last or not fits(ServerReply({key: rows})):
+            if is_last or not await may_pass(self.at.ports, ServerReply({key: rows})):
                 break
             params = {"cursor": cursor}
         return rows, answer
@@ -263,7 +264,7 @@ class RelayedRequest:
             raise
         await self._record(request, answer, shaped, stored)
         await self.at.wait_until_durable()
-        if fits(answer):
+        if await may_pass(self.at.ports, answer):
             return answer
         return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
 

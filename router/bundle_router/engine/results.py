@@ -17,11 +17,12 @@ from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.budgets import shorten_arguments
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
+from bundle_router.core.models.canonical import budget_left
 from bundle_router.core.records.call_records import CallFinished, ShapedSize
 from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
-from bundle_router.core.tools.transport.pass_through import Client, ServerReply
+from bundle_router.core.tools.transport.pass_through import Client, ServerReply, fits
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import INLINE_CHARS, MAX_NAME, Arguments
@@ -143,8 +144,8 @@ def joined_after(state: RunState, activation: Activation, requested: Iterable[tu
     for bundle, tools in requested:
         new = [tool for tool in tools if (bundle, tool) not in before]
         fitting = {card.name for card in state.room(activation).fitting(cards[tool] for tool in new if tool in cards)}
-        fits = [tool for tool in new if tool in fitting or "." not in tool]
-        activation = sticky_set.ask_for(activation, bundle, fits)
+        joining = [tool for tool in new if tool in fitting or "." not in tool]
+        activation = sticky_set.ask_for(activation, bundle, joining)
     return tuple(pair for pair in _asked_for(activation) if pair not in before)
 
 
@@ -168,6 +169,14 @@ async def shape_blocks(
     count = sys.getrefcount if release else None
     shaped: ShapedResult = await ports.in_thread(lambda: shape(blocks, max_chars, ports.describe, count))
     return shaped
+
+
+async def may_pass(ports: EnginePorts, answer: ServerReply) -> bool:
+    """Return whether an answer is small enough to be passed on unchanged. A large one is looked at in a thread."""
+    if budget_left(answer.result, INLINE_CHARS) >= 0:
+        return fits(answer)
+    fitting: bool = await ports.in_thread(lambda: fits(answer))
+    return fitting
 
 
 async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:

@@ -162,9 +162,10 @@ def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client 
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerReply:
-    """Return the reply to a request other than a call."""
-    take_out_nan(raw)
+def read_reply(name: str, raw: dict[str, Any], client: Client | None, *, has_nan: bool) -> ServerReply:
+    """Return the reply to a request other than a call. `has_nan`: it may hold NaN."""
+    if has_nan:
+        take_out_nan(raw)
     answer = ServerReply(raw)
     wanted = why_unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
     if not wanted:

@@ -173,9 +173,7 @@ class Hub:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
             await self._note_unexpected(server, tool, scope, raw)
-            is_small = take_out_nan(raw, _INLINE_CHARS)
-            reading = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client, has_nan=not is_small)
-            return reading() if is_small else await run_in_turn("taken_apart", reading)
+            return await _take_apart(raw, partial(read_answer, name, raw, self._bounds.max_blocks, scope.client))
 
         try:
             result = await self._run_queued(server, name, work, timeout_s)
@@ -190,9 +188,8 @@ class Hub:
         """Send a request other than a call, with the same guards. Server failures are returned, never raised."""
 
         async def work(deadline: float) -> ServerReply:
-            return read_reply(
-                name, await self._with_a_retry(server, method, dict(params), scope, deadline), scope.client
-            )
+            raw = await self._with_a_retry(server, method, dict(params), scope, deadline)
+            return await _take_apart(raw, partial(read_reply, name, raw, scope.client))
 
         name = f"{server.name} ({method})"
         try:
@@ -388,3 +385,10 @@ def _end_of(fault: ServerFault) -> End:
     if fault.kind in OUR_OWN:
         return "blameless"
     return "grave" if fault.kind == "rate_limited" else "failed"
+
+
+async def _take_apart(raw: dict[str, Any], read: Callable[..., T]) -> T:
+    """Return what `read` makes of an answer, of a large one in a thread."""
+    is_small = take_out_nan(raw, _INLINE_CHARS)
+    reading = partial(read, has_nan=not is_small)
+    return reading() if is_small else await run_in_turn("taken_apart", reading)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
 from bundle_router.core.models import Outcome
+from bundle_router.core.models.canonical import encode_large
 from bundle_router.dataclass import dataclass, field, replace
 
 MAX_PASSED_BYTES: Final = 768 * 1024
@@ -130,6 +131,6 @@ def fits(answer: ServerReply) -> bool:
 def _size(value: Any) -> int:
     """Return the bytes of the value as JSON, with everything outside ASCII escaped, as it is sent."""
     try:
-        return len(json.dumps(value))
+        return len(encode_large(value, json.dumps, list))
     except (RecursionError, ValueError, TypeError):
         return MAX_PASSED_BYTES + 1
