@@ -24,7 +24,7 @@ from bundle_router.errors import RequestError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="deferral_verb", metavar="verb", required=True)
+    verbs = parser.add_subparsers(metavar="verb", required=True)
     audit = _verb(verbs, "audit", "say which requests deferred their tools, and why the others did not", run_audit)
     add_sources(audit)
     audit.add_argument("--requests", action="store_true", help="list every request too")
@@ -67,18 +67,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _verb(verbs: Any, name: str, summary: str, handler: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(deferral=handler)
+    parser.set_defaults(handler=handler)
     add_json(parser)
     return parser
 
 
 def _add_yes(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--yes", action="store_true", help=what)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    handler: Callable[[argparse.Namespace], int] = arguments.deferral
-    return handler(arguments)
 
 
 def _run_apply(arguments: argparse.Namespace) -> int:

@@ -39,8 +39,9 @@ STEP_S = 0.05
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     _add_own(parser)
-    verbs = parser.add_subparsers(dest="learn_verb", metavar="label")
+    verbs = parser.add_subparsers(metavar="label")
     label = verbs.add_parser("label", help="say what a step needed", description="Say what a recorded step needed.")
+    label.set_defaults(handler=_label)
     label.add_argument("run_id", metavar="run", help="run id")
     label.add_argument("seq", type=int, help="the decision's number, as `runs show` prints it")
     label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
@@ -78,8 +79,6 @@ class _Read:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.learn_verb == "label":
-        return _label(arguments)
     from bundle_router.adapters.learned_files import load_learned
     from bundle_router.review.learning.report import learn
     from bundle_router.wiring.catalogs import read_catalog

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,25 +29,29 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="runs_verb", metavar="verb", required=True)
+    verbs = parser.add_subparsers(metavar="verb", required=True)
 
-    def verb(name: str, summary: str, *, runs: int | str | None = None) -> argparse.ArgumentParser:
+    def verb(
+        name: str, handler: Callable[[argparse.Namespace], int], summary: str, *, runs: int | str | None = None
+    ) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(handler=handler)
         if runs is not None:
             sub.add_argument("run_id", nargs=runs, metavar="run", help="run id")
         add_archive(sub)
         add_json(sub)
         return sub
 
-    add_facets(verb("list", "all runs, newest first, or those that the options ask for"), sorting=True)
-    add_facets(verb("stats", "what the runs, or those that the options ask for, come to"))
-    search = verb("search", "find words in goals, arguments and artifacts")
+    add_facets(verb("list", list_runs, "all runs, newest first, or those that the options ask for"), sorting=True)
+    add_facets(verb("stats", show_stats, "what the runs, or those that the options ask for, come to"))
+    search = verb("search", show_hits, "find words in goals, arguments and artifacts")
     search.add_argument("words", nargs="+", help="words, beginnings of words, or the digits of an artifact")
     search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
-    show = verb("show", "the decisions and calls of one run", runs=1)
+    show = verb("show", _show, "the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
     verify = verb(
         "verify",
+        _verify,
         "check the hash chain; name the first record that was changed, dropped, reordered or cut off",
         runs="*",
     )
@@ -54,33 +59,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--config", help="config folder whose [records] says where heads are kept and their key")
     verify.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
     receipt = verb(
-        "receipt", "one record with all that a stranger needs to check it; or check such a receipt", runs="?"
+        "receipt", _receipt, "one record with all that a stranger needs to check it; or check such a receipt", runs="?"
     )
     receipt.add_argument("seq", nargs="?", type=int, help="the record's number")
     receipt.add_argument("--check", type=Path, metavar="FILE", help="check the receipt in this file")
-    export = verb("export", "write decisions and calls as tables, or whole runs as run directories", runs="*")
+    export = verb("export", _export, "write decisions and calls as tables, or whole runs as run directories", runs="*")
     export.add_argument("--format", choices=("csv", "parquet", "directory"), default="csv")
     export.add_argument("--to", type=Path, required=True, help="folder to write into")
-    take_in = verb("import", "copy whole runs from a runs directory into --store (or --runs)", runs="*")
+    take_in = verb("import", _import, "copy whole runs from a runs directory into --store (or --runs)", runs="*")
     take_in.add_argument("--from", dest="source", required=True, help="the runs directory, or postgresql://…")
-    index = verb("index", "fill the SQL index, a deletable cache: with all runs, or only those named", runs="*")
+    index = verb("index", _index, "fill the SQL index, a deletable cache: with all runs, or only those named", runs="*")
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
-    public = verb("publish", "write the pages of runs as files that open from a disk: read-only, no server", runs="+")
+    public = verb(
+        "publish", _publish, "write the pages of runs as files that open from a disk: read-only, no server", runs="+"
+    )
     public.add_argument("--to", type=Path, required=True, help="folder to write into")
     public.add_argument("--config", help="config folder that rows are looked up in (default: ./config if there is one)")
-    prune = verb("prune", "delete runs by age or total size, never one that is open")
+    prune = verb("prune", _prune, "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
     prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")
     prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    verbs = {
-        "list": list_runs, "stats": show_stats, "search": show_hits, "show": _show, "verify": _verify,
-        "receipt": _receipt, "export": _export, "import": _import, "index": _index, "publish": _publish,
-        "prune": _prune,
-    }  # fmt: skip
-    return verbs[arguments.runs_verb](arguments)
 
 
 def _show(arguments: argparse.Namespace) -> int:
