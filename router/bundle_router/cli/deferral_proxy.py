@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.system import missing_modules
 from bundle_router.cli.deferral_changes import carry_out, journal
 from bundle_router.cli.output import print_json, print_result, say, table
 from bundle_router.deferral.agents import AgentPlaces, agent_of, find_agent, launcher_text, run_agent
@@ -34,10 +34,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--defer", action="append", default=[], metavar="GLOB", help="tools that are deferred too")
     parser.add_argument("--model", action="append", default=[], help="a further model that can search tools")
     parser.add_argument("--min-tools", type=int, default=10, help="defer from so many tools on (default: 10)")
-
-
-def _missing() -> list[str]:
-    return [name for name in EXTRA if find_spec(name) is None]
 
 
 def _state() -> Path:
@@ -68,7 +64,7 @@ def run_run(arguments: argparse.Namespace) -> int:
 
 
 def run_install(arguments: argparse.Namespace) -> int:
-    if missing := _missing():
+    if missing := missing_modules(EXTRA):
         raise NotInstalled(f"the proxy needs {' and '.join(missing)}", advice="pip install 'bundle-router[proxy]'")
     folder = _state() / "bin"
     launcher = folder / arguments.agent
@@ -128,7 +124,7 @@ def run_status(arguments: argparse.Namespace) -> int:
     ]
     changes = [{name: entry.get(name) for name in ("id", "state", "kind", "description", "time")} for entry in entries]
     tables = {"agents": agents, "changes": changes, "probes": [*read_results(state).values()], "proxies": proxies}
-    extra = "installed" if not _missing() else f"missing: {', '.join(_missing())}"
+    extra = "installed" if not missing_modules(EXTRA) else f"missing: {', '.join(missing_modules(EXTRA))}"
     if arguments.json:
         print_json({"state_folder": str(state), "proxy_extra": extra, **tables})
         return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Catalog
@@ -81,10 +81,7 @@ class CauseGroup:
                 for kind in CHANGE_KINDS
                 if self.counts_by_name(kind)
             },
-            "examples": [
-                {"run_id": e.run_id, "seq": e.seq, "workflow": e.workflow, "role": e.role, "step": e.step}
-                for e in self.examples
-            ],
+            "examples": [asdict(example) for example in self.examples],
         }
 
 
