@@ -20,8 +20,10 @@ from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
+from bundle_router.serving.pages.application import pages
 from bundle_router.serving.pages.views import PageViews
 from bundle_router.wiring.run_reader import open_reader
+from starlette.testclient import TestClient
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests" / "data" / "runs"
@@ -184,6 +186,13 @@ def test_the_overview_stands_where_a_decision_has_no_source(resealed: Any, tmp_p
         reader.refresh(now=True)
         assert not reader.index.runs(RunQuery()).runs[0].problem
         assert PageViews(reader).overview({}).status == 200
+
+
+def test_half_a_character_in_a_record_is_replaced_on_its_page(resealed: Any, tmp_path: Path) -> None:
+    resealed(9, ("activation", "before", 0, "origin"), "\ud800")
+    with closing(open_reader(tmp_path / "runs", config=ROOT / "config")) as reader:
+        reader.refresh(now=True)
+        assert TestClient(pages(reader)).get("/runs/golden/9").status_code == 200
 
 
 def test_a_record_that_names_another_run_is_not_shown_as_this_ones(

@@ -209,7 +209,7 @@ async def respond(
         return RedirectResponse(links.base + page, 303, HEADERS)
     if as_json:
         return Response(text, page.status, HEADERS, "application/json")
-    return HTMLResponse(text, page.status, HEADERS)
+    return HTMLResponse(text.encode("utf-8", "replace"), page.status, HEADERS)  # a record may hold half a character
 
 
 async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, list[str]] | tuple[str, int]:
