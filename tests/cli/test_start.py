@@ -48,7 +48,7 @@ def test_a_cold_route_loads_no_tool_and_little_else(tmp_path: Path) -> None:
         [sys.executable, "-c", MADE_AT_A_ROUTE], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
     )
     words = done.stdout.splitlines()[-1].split()
-    assert words[4:] == ["tools", "bundle_router.tools.expressions"]
+    assert sorted(words[5:]) == ["bundle_router.tools.descriptors", "bundle_router.tools.expressions"], "no tool"
     assert int(words[1]) <= 195, "modules of the package"
     assert int(words[3]) <= 18, "classes made by the standard library's dataclass, which compiles six methods each"
 
