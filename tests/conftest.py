@@ -62,6 +62,7 @@ FIRST = (
     "tests/editing/test_config_pages.py",
     "tests/serving/test_conformance.py",
     "tests/serving/test_serve_verb.py",
+    "tests/serving/test_passing_on.py",
 )
 """Files that take half a minute or more, most of it waiting for programs: begun last, one would run beside nothing."""
 
