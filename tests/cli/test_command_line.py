@@ -290,6 +290,29 @@ def test_a_broken_run_is_passed_over_and_named(demo: tuple[Path, str, str], tmp_
     assert run(tmp_path, "replay", code=5).stdout.startswith("8 decisions: 8 identical")
 
 
+def test_copying_many_runs_passes_over_what_it_refuses_and_copying_one_does_not(
+    demo: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    folder, run_id, _ = demo
+    subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
+    log = tmp_path / "runs" / run_id / "routing.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"mapping", b"mapPing", 1))
+    for verb in (("export", "--format", "directory", "--to", "copy"), ("import", "--from", "runs", "--runs", "taken")):
+        done = run(tmp_path, "runs", *verb, code=5)
+        assert "2 runs copied to" in done.stdout
+        assert f"skipped: run '{run_id}' is not as it was written" in done.stderr
+        assert "Traceback" not in done.stderr
+        again = run(tmp_path, "runs", *verb, code=5)
+        assert again.stderr.count(" is already in ") == 2
+        assert "0 runs copied to" in again.stdout
+        named = run(tmp_path, "runs", verb[0], run_id, *verb[1:], code=5)
+        assert "it was not copied" in named.stderr
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [f"{run_id}-spike", f"{run_id}-sub"]
+    assert sorted(path.name for path in (tmp_path / "taken").glob("demo*")) == [f"{run_id}-spike", f"{run_id}-sub"]
+    shutil.rmtree(tmp_path / "runs" / run_id)
+    assert "already in" in run(tmp_path, "runs", "import", "--from", "runs", "--runs", "taken", code=3).stderr
+
+
 def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, _ = demo
     run(folder, "runs", "export", "--to", tmp_path)

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -207,17 +207,15 @@ def _receipt(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import Archive
-    from bundle_router.adapters.archive.run_transfer import transfer
     from bundle_router.adapters.export import export
     from bundle_router.adapters.index import dump, index_runs
 
     archive = archive_of(arguments)
-    run_ids = arguments.run_id or archive.run_ids()
     if arguments.format == "directory":
-        return _report_copied(arguments, transfer(archive, run_ids, Archive(arguments.to)), str(arguments.to))
+        return _copy_runs(arguments, archive, Archive(arguments.to), str(arguments.to))
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/export.sqlite"
-        built = index_runs(archive, run_ids, url)
+        built = index_runs(archive, arguments.run_id or archive.run_ids(), url)
         written = export(dump(url), arguments.to, arguments.format)
     if arguments.json:
         print_json([{"file": str(path), "rows": rows} for path, rows in written])
@@ -229,15 +227,20 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import open_archive
+
+    target = archive_of(arguments)
+    return _copy_runs(arguments, open_archive(arguments.source), target, target.where)
+
+
+def _copy_runs(arguments: argparse.Namespace, source: RunArchive, target: RunArchive, where: str) -> int:
     from bundle_router.adapters.archive.run_transfer import transfer
 
-    source, target = open_archive(arguments.source), archive_of(arguments)
-    return _report_copied(arguments, transfer(source, arguments.run_id or source.run_ids(), target), target.where)
-
-
-def _report_copied(arguments: argparse.Namespace, count: int, where: str) -> int:
+    run_ids = arguments.run_id or source.run_ids()
+    refused = transfer(source, run_ids, target, named=bool(arguments.run_id))
+    count = len(run_ids) - len(refused)
     print_result(arguments, {"runs": count, "to": where}, f"{counted(count, 'run')} copied to {where}")
-    return 0
+    _report_skipped(error.message for error in refused)
+    return max((error.exit_code for error in refused), default=0)
 
 
 def _index(arguments: argparse.Namespace) -> int:
@@ -271,9 +274,13 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 def _passed_over(built: IndexBuild) -> int:
     """Name the runs that could not be read; return the exit status."""
-    for _, why in built.problems:
-        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
+    _report_skipped(why for _, why in built.problems)
     return CorruptRun.exit_code if built.problems else 0
+
+
+def _report_skipped(reasons: Iterable[str]) -> None:
+    for why in reasons:
+        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------

@@ -19,25 +19,38 @@ _BEGUN: Final = ".importing-"
 """Prefix of a run that is being written; no run id starts with a dot."""
 
 
-def transfer(source: RunArchive, run_ids: list[str], target: RunArchive) -> int:
-    """Copy whole, intact runs; return how many. The target's own runs are not touched.
+def transfer(
+    source: RunArchive, run_ids: list[str], target: RunArchive, *, named: bool
+) -> list[CorruptRun | RequestError]:
+    """Copy whole, intact runs; return why the refused ones were passed over. The target's own runs are not touched.
 
-    Raises CorruptRun for a broken run, RequestError if the target has a run of the same id, StorageError.
+    A run that is broken (CorruptRun), or whose id the target has (RequestError), is raised if the runs were `named`.
+    Raises StorageError.
     """
+    refused: list[CorruptRun | RequestError] = []
     for run_id in run_ids:
-        report = source.verify(run_id)
-        if not report.ok:
-            why = report.broken.detail if report.broken is not None else report.problems[0]
-            raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
-        if isinstance(target, Archive):
-            write_directory(source, run_id, target.root)
-        else:
-            with needs_extra("a PostgreSQL store", "postgresql"):
-                from bundle_router.adapters.archive.database import PostgresArchive
+        try:
+            _copy(source, run_id, target)
+        except (CorruptRun, RequestError) as error:
+            if named:
+                raise
+            refused.append(error)
+    return refused
 
-            assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
-            target.take_in(source, run_id)
-    return len(run_ids)
+
+def _copy(source: RunArchive, run_id: str, target: RunArchive) -> None:
+    report = source.verify(run_id)
+    if not report.ok:
+        why = report.broken.detail if report.broken is not None else report.problems[0]
+        raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
+    if isinstance(target, Archive):
+        write_directory(source, run_id, target.root)
+        return
+    with needs_extra("a PostgreSQL store", "postgresql"):
+        from bundle_router.adapters.archive.database import PostgresArchive
+
+        assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
+        target.take_in(source, run_id)
 
 
 def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
