@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.command_line import json_of, run
 from tests.model.broken_upstream import embeds
 
 pytest.importorskip("bm25s", reason="the extra bundle-router[search] is not installed")
-pytest.importorskip("litellm", reason="the extra bundle-router[model] is not installed")
+if find_spec("litellm") is None:  # imported, it would ask the network for prices, seconds long, while tests run
+    pytest.skip("the extra bundle-router[model] is not installed", allow_module_level=True)
 
 TOOL = {"files.find": "repo.ripgrep", "repo.readonly": "repo.list_dir"}
 ARGUMENTS = {"repo.ripgrep": {"pattern": "x"}, "repo.list_dir": {"path": "."}}
