@@ -313,6 +313,27 @@ def test_copying_many_runs_passes_over_what_it_refuses_and_copying_one_does_not(
     assert "already in" in run(tmp_path, "runs", "import", "--from", "runs", "--runs", "taken", code=3).stderr
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "runs list",
+        "runs verify",
+        "runs export --to out",
+        "runs index",
+        "runs prune --max-size 0",
+        "replay",
+        "learn",
+    ],
+)
+def test_a_folder_of_runs_that_is_not_there_is_not_taken_for_an_empty_one(verb: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *verb.split(), "--runs", "mistyped", code=3)
+    assert "there is no folder mistyped" in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+    assert "there is no folder mistyped" in run(tmp_path, "runs", "import", "--from", "mistyped", code=3).stderr
+    assert "no runs in runs" in run(tmp_path, "runs", "list").stdout
+
+
 def test_export_and_index_tell_the_same_story_and_are_private(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, _, _ = demo
     run(folder, "runs", "export", "--to", tmp_path)

@@ -228,8 +228,8 @@ def _export(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     from bundle_router.adapters.archive import open_archive
 
-    target = archive_of(arguments)
-    return _copy_runs(arguments, open_archive(arguments.source), target, target.where)
+    source, target = open_archive(arguments.source, present=True), open_archive(arguments.store or arguments.runs)
+    return _copy_runs(arguments, source, target, target.where)
 
 
 def _copy_runs(arguments: argparse.Namespace, source: RunArchive, target: RunArchive, where: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.core.config.config_text import FILE_NAMES
@@ -30,8 +30,11 @@ def config_folder(arguments: argparse.Namespace) -> str | None:
     return "config" if any(Path("config", name).is_file() for name in FILE_NAMES) else None
 
 
+_RUNS: Final = "runs"
+
+
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", default="runs", help="folder of run directories (default: runs)")
+    parser.add_argument("--runs", default=_RUNS, help="folder of run directories (default: runs)")
 
 
 def add_archive(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +44,11 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
 
 
 def archive_of(arguments: argparse.Namespace) -> RunArchive:
-    """Return the archive that `--store` or `--runs` names."""
+    """Return the archive that `--store` or `--runs` names. Raises RequestError for a named folder that is not there."""
     from bundle_router.adapters.archive import open_archive
 
-    return open_archive(arguments.store or arguments.runs)
+    # The default folder comes with the first run, so nobody mistyped it.
+    return open_archive(arguments.store or arguments.runs, present=arguments.runs != _RUNS)
 
 
 def add_development(parser: argparse.ArgumentParser) -> None:

@@ -25,13 +25,18 @@ __all__ = [
 ]  # fmt: skip
 
 
-def open_archive(place: str | Path) -> RunArchive:
-    """Return the archive of a runs directory, or of a database (`postgresql://…`). Raises RequestError."""
+def open_archive(place: str | Path, *, present: bool = False) -> RunArchive:
+    """Return the archive of a runs directory, or of a database (`postgresql://…`).
+
+    Raises RequestError, with `present` also for a folder that is not there: its runs would seem to be none.
+    """
     if str(place).startswith(("postgresql:", "postgresql+psycopg:", "postgres:")):
         with needs_extra("a PostgreSQL store", "postgresql"):
             from bundle_router.adapters.archive.database import PostgresArchive
 
         return PostgresArchive(str(place))
+    if present and not Path(place).is_dir():
+        raise RequestError(f"there is no folder {place}", advice="name a folder of run directories, or postgresql://…")
     return Archive(place)
 
 
