@@ -156,6 +156,8 @@ async def rounds(asked: Asked) -> Json:
 
 async def as_able(asked: Asked) -> Json:
     """Asks for what the client said it can give, and nothing else."""
+    if asked.answers:
+        return text(f"The client gave: {', '.join(sorted(asked.answers))}.")
     requests = {
         "sampling": ("drafted", sample("Draft a line.")),
         "elicitation": ("named", form("Name?", name="string")),

@@ -356,6 +356,23 @@ def test_a_server_of_which_input_is_not_let_through_learns_nothing_of_the_client
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_a_server_learns_exactly_what_the_client_can_give(site: Any, tmp_path: Path, era: str) -> None:
+    from mcp_types import ElicitResult
+
+    async def elicit(_context: Any, _params: Any) -> Any:
+        return ElicitResult(action="accept", content={"name": "Ada"})
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, era, elicitation_callback=elicit) as connected:
+            (block,) = (await connected.call_tool("test_input_required_result_capabilities", {})).content
+            assert block.text == "The client gave: named."
+            error = await refused(connected.call_tool("test_missing_capability", {}))
+            assert "sampling" in error.message
+
+    relayed(tmp_path, work, every=Entry(era="modern"))
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_what_a_server_needs_is_asked_of_the_client_and_each_round_is_recorded(
     site: Any, tmp_path: Path, era: str
 ) -> None:
