@@ -268,7 +268,11 @@ def test_pin_writes_the_first_bundle_it_prints_and_keeps_what_stands_there(proje
     text = bundles.read_text()
     assert text.startswith('# mine, without a line end\n\n[bundles."thirdparty.mail"]\n')
     assert 'tools = [\n  "mail.echo",\n]' in text
-    assert "unused-server" not in run(project, "check").stdout
+    checked = run(project, "check").stdout
+    assert "unused-server" not in checked
+    counted = [line for line in said.splitlines() if "can only be picked by a route" in line]
+    assert counted
+    assert counted == [line for line in checked.splitlines() if "can only be picked by a route" in line]
 
 
 def test_pin_writes_the_first_bundle_of_a_server_that_is_pinned_already(project: Path) -> None:

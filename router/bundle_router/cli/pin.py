@@ -72,8 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
         say("this config has no server to pin: all its tools are local")
     elif not (arguments.yes or sys.stdin.isatty() or all(row.admitted is None or row.clean for row in rows)):
         say("nothing was approved: there is no terminal to ask on; --yes approves what you have read")
-    if written and not arguments.json and (only_routed := unpickable_line(catalog)):
-        say(only_routed)
+    if written and not arguments.json:
+        now = read_catalog(config, local)[0] if arguments.write else catalog  # with the bundles that were added
+        if only_routed := unpickable_line(now):
+            say(only_routed)
     if any(row.admitted is None for row in rows):
         return 4
     return 0 if all(row.clean or row.server.name in written for row in rows) else 1
