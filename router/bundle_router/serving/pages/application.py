@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -71,96 +71,164 @@ def pages(
     return app
 
 
+View = Callable[[Request], PageContent | str]
+"""Makes a page, or the address to redirect to. Runs in a thread."""
+Post = Callable[[Query, str, Request], PageContent | str]
+"""Carries out a form that was posted by a named caller, and makes a page as a `View` does."""
+
+
+class PageAnswers:
+    """Answers requests with pages, as HTML or JSON, and takes their forms. A form needs a `writer` (others get the
+    sentence `refusal`), a page of this origin, and its token. The value `permission` tells a page who may post."""
+
+    def __init__(
+        self, links: Links, where: str, writer: Reviewer, *, permission: str, refusal: str, max_form_bytes: int
+    ) -> None:
+        self._links = links
+        self._where = where
+        self._writer = writer
+        self._permission = permission
+        self._refusal = refusal
+        self._max_form_bytes = max_form_bytes
+        self._token = secrets.token_urlsafe(24)
+
+    def page(self, path: str, view: View) -> list[BaseRoute]:
+        """Return the routes of a page for people and, with `.json`, of the same facts for programs."""
+        as_json = "/index.json" if path == "/" else f"{path}.json"
+        return [Route(as_json, self._get(view, as_json=True)), self.part(path, view)]
+
+    def part(self, path: str, view: View) -> BaseRoute:
+        """Return the route of a page without a JSON form."""
+        return Route(path, self._get(view))
+
+    def post(self, path: str, work: Post) -> BaseRoute:
+        """Return the route of a form."""
+
+        async def answer(request: Request) -> Response:
+            if (by := self._writer(request)) is None:
+                return await self.refuse(request, self._refusal, 403)
+            form = await read_form(request, self._token, self._max_form_bytes)
+            if isinstance(form, tuple):
+                return await self.refuse(request, *form)
+            return await self._respond(request, lambda: work(form, by, request))
+
+        return Route(path, answer, methods=["POST"])
+
+    async def refuse(self, request: Request, message: str, status: int, advice: str = "") -> Response:
+        """Answer with a page that explains why not."""
+        return await self._respond(request, lambda: error_page(message, advice, self._where, status))
+
+    def _get(self, view: View, *, as_json: bool = False) -> Handler:
+        async def answer(request: Request) -> Response:
+            return await self._respond(request, partial(view, request), as_json=as_json)
+
+        return answer
+
+    async def _respond(
+        self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
+    ) -> Response:
+        def made() -> tuple[PageContent | str, str]:
+            try:
+                page = make()
+            except RouterError as error:
+                status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
+                page = error_page(error.message, error.advice, self._where, status)
+            if isinstance(page, str):
+                return page, ""
+            return page, json_text(page.json) if as_json else render(self._complete(page, request), self._links)
+
+        page, text = await asyncio.to_thread(made)
+        if isinstance(page, str):
+            return RedirectResponse(self._links.base + page, 303, HEADERS)
+        if as_json:
+            return Response(text, page.status, HEADERS, "application/json")
+        return HTMLResponse(text.encode("utf-8", "replace"), page.status, HEADERS)  # a record may hold half a character
+
+    def _complete(self, page: PageContent, request: Request) -> PageContent:
+        """Add what every page needs of its request: its address as JSON, the sign-out address of a browser that signed
+        in (empty for a caller that sends a token), what the caller may do, and why the config's files are not in force.
+        """
+        path, query = request.url.path, request.url.query
+        as_json = path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
+        values = {
+            "as_json": as_json if request.method == "GET" else "",
+            "sign_out": "/sign-out" if "cookie" in request.headers else "",
+            "config_problems": request.scope.get("config_problems", ()),
+            "stale": "",
+            self._permission: self._writer(request) is not None,
+            "token": self._token,
+        }
+        return replace(page, values={**values, **page.values})
+
+
 class PageRoutes:
-    """The addresses. Each answers a page for people and, with `.json`, the same facts for programs."""
+    """The addresses of the pages about runs."""
 
     def __init__(self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None) -> None:
         self._reader = reader
-        self._links = links
-        self._reviewer = reviewer
-        self._away = away
-        self._token = secrets.token_urlsafe(24)
+        self._views = PageViews(reader, away=away)
+        refusal = "this token may read, and not label"
+        self._answers = PageAnswers(
+            links, reader.where, reviewer, permission="may_label", refusal=refusal, max_form_bytes=MAX_FORM_BYTES
+        )
 
     def routes(self) -> list[BaseRoute]:
-        def page(path: str, view: Callable[[PageViews, Request], PageContent]) -> list[BaseRoute]:
-            as_json = "/index.json" if path == "/" else f"{path}.json"
-            return [Route(as_json, self._answer(view, as_json=True)), Route(path, self._answer(view))]
+        def page(path: str, view: View) -> list[BaseRoute]:
+            return self._answers.page(path, partial(self._refreshed, view))
 
+        def part(path: str, view: View) -> BaseRoute:
+            return self._answers.part(path, partial(self._refreshed, view))
+
+        v = self._views
         return [
-            *page("/", lambda v, r: v.overview(_query(r))),
-            *page("/runs", lambda v, r: v.runs(_query(r))),
-            *page("/steps", lambda v, r: v.records("steps", _query(r))),
-            *page("/calls", lambda v, r: v.records("calls", _query(r))),
-            *page("/search", lambda v, r: v.search(_query(r))),
-            *page("/compare", lambda v, r: v.compare(_query(r))),
-            *page("/matrix", lambda v, _: v.matrix()),
-            *page("/catalog", lambda v, _: v.catalog()),
-            *page("/catalog/{bundle}", lambda v, r: v.bundle(r.path_params["bundle"])),
-            *page("/servers/{server}", lambda v, r: v.server(r.path_params["server"])),
-            *page("/artifacts/{sha256}", lambda v, r: v.artifact(r.path_params["sha256"])),
-            Route("/parts/runs", self._answer(lambda v, r: v.new_runs(_query(r)))),
-            Route("/parts/runs/{run}", self._answer(lambda v, r: v.new_records(r.path_params["run"], _query(r)))),
+            *page("/", lambda r: v.overview(query_of(r))),
+            *page("/runs", lambda r: v.runs(query_of(r))),
+            *page("/steps", lambda r: v.records("steps", query_of(r))),
+            *page("/calls", lambda r: v.records("calls", query_of(r))),
+            *page("/search", lambda r: v.search(query_of(r))),
+            *page("/compare", lambda r: v.compare(query_of(r))),
+            *page("/matrix", lambda _: v.matrix()),
+            *page("/catalog", lambda _: v.catalog()),
+            *page("/catalog/{bundle}", lambda r: v.bundle(r.path_params["bundle"])),
+            *page("/servers/{server}", lambda r: v.server(r.path_params["server"])),
+            *page("/artifacts/{sha256}", lambda r: v.artifact(r.path_params["sha256"])),
+            part("/parts/runs", lambda r: v.new_runs(query_of(r))),
+            part("/parts/runs/{run}", lambda r: v.new_records(r.path_params["run"], query_of(r))),
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
-            Route("/runs/{run}/{seq:int}/label", self._label, methods=["POST"]),
-            Route("/runs/{run}/{seq:int}/why", self._named_why),
-            *page("/runs/{run}/{seq:int}/why/{name}", lambda v, r: v.why(*_place_of(r), r.path_params["name"])),
-            *page("/runs/{run}/{seq:int}/array", lambda v, r: v.array(*_place_of(r), _query(r))),
-            *page("/runs/{run}/{seq:int}", lambda v, r: v.record(*_place_of(r))),
-            *page("/runs/{run}", lambda v, r: v.run(r.path_params["run"], _query(r))),
+            self._answers.post("/runs/{run}/{seq:int}/label", self._label),
+            part("/runs/{run}/{seq:int}/why", self._named_why),
+            *page("/runs/{run}/{seq:int}/why/{name}", lambda r: v.why(*_place_of(r), r.path_params["name"])),
+            *page("/runs/{run}/{seq:int}/array", lambda r: v.array(*_place_of(r), query_of(r))),
+            *page("/runs/{run}/{seq:int}", lambda r: v.record(*_place_of(r))),
+            *page("/runs/{run}", lambda r: v.run(r.path_params["run"], query_of(r))),
             Route("/assets/{name}", self._asset),
             Route("/{rest:path}", self._nothing),
         ]
 
-    # --- answers -----------------------------------------------------------------------------------------------------
-
-    def _answer(self, view: Callable[[PageViews, Request], PageContent], *, as_json: bool = False) -> Handler:
-        async def answer(request: Request) -> Response:
-            def whole(page: PageContent) -> PageContent:
-                return replace(page, values={**request_values(request), **page.values, "token": self._token})
-
-            make = partial(self._make_page, view, request)
-            return await respond(make, whole, self._links, self._reader.where, as_json=as_json)
-
-        return answer
-
-    def _make_page(self, view: Callable[[PageViews, Request], PageContent], request: Request) -> PageContent:
+    def _refreshed(self, view: View, request: Request) -> PageContent | str:
+        """Make a page over the present runs; it says where the index could not be brought up to date."""
         stale = self._reader.refresh()
-        views = PageViews(self._reader, may_label=self._reviewer(request) is not None, away=self._away)
-        page = view(views, request)
-        return replace(page, values={"stale": stale, **page.values})
+        page = view(request)
+        return page if isinstance(page, str) else replace(page, values={"stale": stale, **page.values})
 
-    async def _named_why(self, request: Request) -> Response:
+    def _named_why(self, request: Request) -> PageContent | str:
         """Redirect a form to its address: the typed name becomes a part of the path, if it can."""
-        name = first(_query(request), "name").strip()[:300]
+        name = first(query_of(request), "name").strip()[:300]
+        run_id, seq = _place_of(request)
         if re.fullmatch(r"[A-Za-z0-9._~@:+-]+", name) and set(name) != {"."}:
-            run_id, seq = _place_of(request)
-            return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}/why/{name}"), 303, HEADERS)
-        return await self._answer(lambda v, r: v.why(*_place_of(r), name))(request)
+            return f"/runs/{run_id}/{seq}/why/{name}"
+        return self._views.why(run_id, seq, name)
 
-    async def _label(self, request: Request) -> Response:
-        """Store a label. Needs a reviewer, a page of this origin, and its token."""
-        by = self._reviewer(request)
-        if by is None:
-            return await self._refusal_page(request, "this token may read, and not label", 403)
-        form = await read_form(request, self._token, MAX_FORM_BYTES)
-        if isinstance(form, tuple):
-            return await self._refusal_page(request, *form)
+    def _label(self, form: Query, by: str, request: Request) -> PageContent | str:
         run_id, seq = _place_of(request)
         try:
-            await asyncio.to_thread(
-                lambda: self._reader.label(
-                    run_id, seq, needed=_ids(form, "needed"), not_needed=_ids(form, "not_needed"), by=by
-                )
-            )
+            self._reader.label(run_id, seq, needed=_ids(form, "needed"), not_needed=_ids(form, "not_needed"), by=by)
         except RouterError as error:
-            return await self._refusal_page(request, error.message, 400, error.advice)
-        return RedirectResponse(self._links.to(f"/runs/{run_id}/{seq}") + "#labels", 303, HEADERS)
-
-    async def _refusal_page(self, request: Request, message: str, status: int, advice: str = "") -> Response:
-        return await self._answer(lambda *_: error_page(message, advice, self._reader.where, status))(request)
+            return error_page(error.message, error.advice, self._reader.where, 400)
+        return f"/runs/{run_id}/{seq}#labels"
 
     async def _nothing(self, request: Request) -> Response:
-        return await self._refusal_page(request, "there is nothing here", 404)
+        return await self._answers.refuse(request, "there is nothing here", 404)
 
     async def _artifact(self, request: Request) -> Response:
         """Return an artifact's bytes: inline if they are a raster image or sound by content, else to download."""
@@ -170,7 +238,7 @@ class PageRoutes:
                 raise RequestError(f"{sha256[:64]!r} is not an artifact's digest")
             found = await asyncio.to_thread(self._reader.artifact, run_id, sha256)
         except RouterError as error:
-            return await self._refusal_page(request, error.message, 404, error.advice)
+            return await self._answers.refuse(request, error.message, 404, error.advice)
         headers = {**HEADERS, "content-security-policy": ARTIFACT_POLICY, "cache-control": "private, max-age=86400"}
         headers["content-disposition"] = f'{"inline" if found.inline else "attachment"}; filename="{sha256[:16]}"'
         return Response(found.data, 200, headers, found.mime_type if found.inline else "application/octet-stream")
@@ -181,35 +249,6 @@ class PageRoutes:
             return await self._nothing(request)
         data = await asyncio.to_thread(asset_bytes, name)
         return Response(data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name])
-
-
-async def respond(
-    make: Callable[[], PageContent | str],
-    complete: Callable[[PageContent], PageContent],
-    links: Links,
-    where: str,
-    *,
-    as_json: bool = False,
-) -> Response:
-    """Make a page in a thread, and answer it as HTML or JSON; an address instead of a page is a redirect, and an error
-    a page that explains it."""
-
-    def made() -> tuple[PageContent | str, str]:
-        try:
-            page = make()
-        except RouterError as error:
-            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503)
-            page = error_page(error.message, error.advice, where, status)
-        if isinstance(page, str):
-            return page, ""
-        return page, json_text(page.json) if as_json else render(complete(page), links)
-
-    page, text = await asyncio.to_thread(made)
-    if isinstance(page, str):
-        return RedirectResponse(links.base + page, 303, HEADERS)
-    if as_json:
-        return Response(text, page.status, HEADERS, "application/json")
-    return HTMLResponse(text.encode("utf-8", "replace"), page.status, HEADERS)  # a record may hold half a character
 
 
 async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, list[str]] | tuple[str, int]:
@@ -232,17 +271,9 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
     return form
 
 
-def _query(request: Request) -> Query:
+def query_of(request: Request) -> Query:
+    """Return the parameters of a request. Raises RequestError if there are too many."""
     return fields_of(request.url.query)
-
-
-def request_values(request: Request) -> dict[str, Any]:
-    """Return what every page needs of its request: its address as JSON, the sign-out address of a browser that signed
-    in (empty for a caller that sends a token), and why the config's files are not in force."""
-    path, query = request.url.path, request.url.query
-    as_json = path + ("index.json" if path.endswith("/") else ".json") + (f"?{query}" if query else "")
-    return {"as_json": as_json, "sign_out": "/sign-out" if "cookie" in request.headers else "",
-            "config_problems": request.scope.get("config_problems", ()), "stale": ""}  # fmt: skip
 
 
 def _place_of(request: Request) -> tuple[str, int]:

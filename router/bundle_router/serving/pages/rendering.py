@@ -117,8 +117,8 @@ def _plain(value: Any) -> Any:
 
 def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
     """Return a page that explains an error."""
-    values = {"title": "Not found" if status == 404 else "Not possible", "here": "", "where": where, "message": message,
-              "advice": advice, "may_label": False, "token": "", "stale": ""}  # fmt: skip
+    title = "Not found" if status == 404 else "Not possible"
+    values = {"title": title, "here": "", "where": where, "message": message, "advice": advice, "stale": ""}
     return PageContent("error.html", values, {"error": message, "advice": advice}, status)
 
 

@@ -10,11 +10,9 @@ Rules for the addresses at which the config is edited (checked while typing, com
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,18 +22,10 @@ from starlette.routing import BaseRoute, Route
 
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.serving.keys import Caller, Scope
-from bundle_router.serving.pages.application import (
-    HEADERS,
-    Handler,
-    Reviewer,
-    pages,
-    read_form,
-    request_values,
-    respond,
-)
+from bundle_router.serving.pages.application import HEADERS, PageAnswers, Reviewer, pages, query_of
 from bundle_router.serving.pages.config_views import ConfigViews, text_digest
-from bundle_router.serving.pages.queries import Query, fields_of, first
-from bundle_router.serving.pages.rendering import NAV, Links, PageContent, error_page
+from bundle_router.serving.pages.queries import Query, first
+from bundle_router.serving.pages.rendering import NAV, Links, PageContent
 from bundle_router.serving.pages.views import Away
 from bundle_router.serving.refusals import Asgi
 from bundle_router.wiring.config_editing import ConfigConflict, ConfigEditor, WideningRefused
@@ -51,13 +41,11 @@ MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of a form: a config file with every character escaped."""
 WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
 """The navigation of pages where the config can be edited."""
-Post = Callable[[Query, str, Request], PageContent | str]
-"""A page, or the address to redirect to."""
 
 
 class ConfigRoutes:
     """The routes of one config folder. `others`: folders to compare with, by name. `who`: who may edit. Pass `routes()`
-    to `pages(more=…)`."""
+    to `pages(first_routes=…)`."""
 
     def __init__(
         self,
@@ -70,31 +58,31 @@ class ConfigRoutes:
     ) -> None:
         self._editor = editor
         self._approval = approval
-        self._links = Links(base, nav=WITH_CONFIG)
-        self._who = who
         self._views = ConfigViews(editor, dict(others or {}), approval)
-        self._token = secrets.token_urlsafe(24)
+        links, refusal = Links(base, nav=WITH_CONFIG), "this token may read, and not edit"
+        self._answers = PageAnswers(
+            links, self._views.where, who, permission="may_edit", refusal=refusal, max_form_bytes=MAX_FORM_BYTES
+        )
 
     def routes(self) -> list[BaseRoute]:
-        def page(path: str, view: Callable[[Query, Request], PageContent]) -> list[BaseRoute]:
-            return [Route(f"{path}.json", self._get(view, as_json=True)), Route(path, self._get(view))]
+        page, post, views = self._answers.page, self._answers.post, self._views
 
-        def post(path: str, work: Post) -> Route:
-            return Route(path, self._post(work), methods=["POST"])
+        def config(request: Request) -> PageContent:
+            query = query_of(request)
+            return views.config(first(query, "file"), saved=first(query, "saved"))
 
-        views = self._views
         return [
-            *page("/config", lambda query, _: views.config(first(query, "file"), saved=first(query, "saved"))),
-            *page("/config/compare", lambda query, _: views.compare(first(query, "with"))),
-            *page("/config/changes", lambda query, _: views.changes()),
+            *page("/config", config),
+            *page("/config/compare", lambda r: views.compare(first(query_of(r), "with"))),
+            *page("/config/changes", lambda _: views.changes()),
             Route("/config/schema/{file}", self._schema),
             post("/config/check", lambda form, *_: views.problems(first(form, "file"), first(form, "text"))),
             post("/config/preview", lambda form, *_: views.preview(form)),
             post("/config/save", self._save),
-            *page("/config/undo", lambda *_: views.undo()),
+            *page("/config/undo", lambda _: views.undo()),
             post("/config/undo", self._undo),
-            *page("/servers/{server}/pins", lambda q, at: views.pins(at.path_params["server"], "approved" in q)),
-            post("/servers/{server}/pins", lambda _form, _by, at: views.pins(at.path_params["server"], ask=True)),
+            *page("/servers/{server}/pins", lambda r: views.pins(r.path_params["server"], "approved" in query_of(r))),
+            post("/servers/{server}/pins", lambda _form, _by, r: views.pins(r.path_params["server"], ask=True)),
             post("/servers/{server}/approve", self._approve),
         ]
 
@@ -138,41 +126,6 @@ class ConfigRoutes:
             return self._views.pins(server, ask=True, refused=error)
         return f"/servers/{server}/pins?approved=1"
 
-    # --- answers -----------------------------------------------------------------------------------------------------
-
-    def _get(self, view: Callable[[Query, Request], PageContent], *, as_json: bool = False) -> Handler:
-        async def answer(request: Request) -> Response:
-            return await self._answer(request, lambda: view(fields_of(request.url.query), request), as_json=as_json)
-
-        return answer
-
-    def _post(self, post: Post) -> Handler:
-        async def answer(request: Request) -> Response:
-            by = self._who(request)
-            if by is None:
-                return await self._refusal_page(request, "this token may read, and not edit", 403)
-            form = await read_form(request, self._token, MAX_FORM_BYTES)
-            if isinstance(form, tuple):
-                return await self._refusal_page(request, *form)
-            return await self._answer(request, lambda: post(form, by, request))
-
-        return answer
-
-    async def _answer(
-        self, request: Request, make: Callable[[], PageContent | str], *, as_json: bool = False
-    ) -> Response:
-        complete = partial(self._complete_page, request)
-        return await respond(make, complete, self._links, self._views.where, as_json=as_json)
-
-    def _complete_page(self, request: Request, page: PageContent) -> PageContent:
-        """Add what depends on the request: the editor's name, the forms' token, the address of the page as JSON."""
-        own = {"may_edit": self._who(request) is not None, "may_label": False, "token": self._token}
-        values = {**request_values(request), **own, **page.values}
-        return replace(page, values=values if request.method == "GET" else {**values, "as_json": ""})
-
-    async def _refusal_page(self, request: Request, message: str, status: int) -> Response:
-        return await self._answer(request, lambda: error_page(message, "", self._views.where, status))
-
     async def _schema(self, request: Request) -> Response:
         """Return the JSON Schema of a file, for editors; the same that `init` writes beside the config."""
         from bundle_router.core.config.written_forms import schema_texts
@@ -180,7 +133,7 @@ class ConfigRoutes:
         name = request.path_params["file"]
         text = schema_texts().get(f"schema/{name}")
         if text is None:
-            return await self._refusal_page(request, "there is no such schema", 404)
+            return await self._answers.refuse(request, "there is no such schema", 404)
         return Response(text, 200, HEADERS, "application/schema+json")
 
 

@@ -57,14 +57,12 @@ PRESETS: Final = {
 class PageViews:
     """The pages over one reader. Methods block; many threads may call them."""
 
-    def __init__(self, reader: RunReader, *, may_label: bool = False, away: Away | None = None) -> None:
+    def __init__(self, reader: RunReader, *, away: Away | None = None) -> None:
         self._reader = reader
         self._away = away
-        self._may_label = may_label
 
     def _page(self, template: str, title: str, here: str, json_: Any, **values: Any) -> PageContent:
-        common = {"title": title, "here": here, "where": self._reader.where, "may_label": self._may_label, "token": ""}
-        return PageContent(template, {**common, **values}, json_)
+        return PageContent(template, {"title": title, "here": here, "where": self._reader.where, **values}, json_)
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
