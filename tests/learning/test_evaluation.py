@@ -139,7 +139,7 @@ def test_a_learned_memory_is_measured_like_the_rest(kit: Any, deployment: Any) -
     from bundle_router.review.learning.report import learn
 
     search = make_search(deployment.catalog)
-    then = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).then
+    then = learn(deployment.past(), deployment.catalogs, deployment.catalog, search, NOTHING).proposed
     (row,) = rows({"goal": "log a snag about the kitchen", "bundles": ["issues.tracker"]})
     assert rank_row(row, deployment.catalog, search).bundles[:1] != ("issues.tracker",)
     assert rank_row(row, deployment.catalog, search, Memories(then.memory)).bundles[:1] == ("issues.tracker",)

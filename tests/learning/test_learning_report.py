@@ -53,7 +53,7 @@ def test_a_deployments_jargon_is_learned_and_the_newest_runs_show_it(deployment:
     assert tools is not None
     assert tools.memory is not None
     assert tools.before.first < 0.5 < 0.9 < tools.after.first
-    assert dict(learning.then.revisions) == {"memory": fitted.memory.revision, "tools": tools.memory.revision}
+    assert dict(learning.proposed.revisions) == {"memory": fitted.memory.revision, "tools": tools.memory.revision}
 
 
 def test_the_held_back_runs_are_the_newest_and_none_of_them_is_learned_from(deployment: Any) -> None:
@@ -79,27 +79,27 @@ def test_a_memory_that_loses_on_the_newest_runs_is_not_proposed(kit: Any) -> Non
     assert fitted.after.mean < fitted.before.mean
     assert fitted.memory is None
     assert "newest" in fitted.why
-    assert taught(deployment, LearnedValues(fitted.replay.memory)).then.memory is None, (
+    assert taught(deployment, LearnedValues(fitted.replay.memory)).proposed.memory is None, (
         "and one in force is switched off"
     )
 
 
 def test_too_few_labels_teach_nothing_and_leave_what_is_in_force(kit: Any, deployment: Any) -> None:
-    now = taught_once(deployment).then
+    now = taught_once(deployment).proposed
     few = kit.Deployment(kit.workshop()).play(kit.jargon_runs(2))
     learning = taught(few, now)
     assert learning.memory is not None
     assert learning.memory.memory is None
     assert f"{MIN_REPLAYED - 8} more labels" in learning.memory.why
     assert not learning.changes
-    assert learning.then == now
+    assert learning.proposed == now
 
 
 def test_the_same_logs_teach_the_same_and_carry_one_version(deployment: Any) -> None:
     first, again = taught_once(deployment), taught(deployment)
     assert first.version == again.version
     assert first.to_json() == again.to_json()
-    assert not taught(deployment, first.then).changes
+    assert not taught(deployment, first.proposed).changes
 
 
 words = st.sampled_from(("find", "bug", "rain", "letter", "page", "foo", "bar", "baz", "qux"))
@@ -131,14 +131,14 @@ def test_logs_never_make_replay_accuracy_worse(kit: Any, logs: Any) -> None:
     if fitted.memory is not None:
         assert fitted.replay.after > fitted.replay.before
         assert fitted.after.mean >= fitted.before.mean - 1e-9
-    assert (learning.then.memory is None) == (fitted.memory is None)
+    assert (learning.proposed.memory is None) == (fitted.memory is None)
 
 
 # --- forgetting ----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_learned_about_a_bundle_goes_when_the_bundle_is_no_longer_what_it_was(deployment: Any) -> None:
-    learned = taught_once(deployment).then
+    learned = taught_once(deployment).proposed
     assert learned.memory is not None
     catalog = deployment.catalog
     mail = replace(catalog.bundles["mail"], description="Read the post")
@@ -159,7 +159,7 @@ def test_a_calibration_takes_so_many_labels_and_says_how_many_are_missing(deploy
     assert learning.calibration is not None
     assert (learning.calibration.labels, learning.calibration.missing) == (80, MIN_LABELS - 80)
     assert "220 more labels" in learning.calibration.why
-    assert learning.then.calibration is None
+    assert learning.proposed.calibration is None
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_a_learned_calibration_is_what_decisions_name_and_never_shows_what_execu
     many: tuple[Any, Learning],
 ) -> None:
     deployment, learning = many
-    learned = learning.then
+    learned = learning.proposed
     applied = learned.applied_to(deployment.catalog)
     assert learned.calibration is not None
     assert thresholds_version(applied.settings.search) == learned.calibration.version
@@ -222,7 +222,7 @@ def test_a_calibration_that_would_be_wrong_too_often_is_not_proposed(kit: Any) -
     assert fitted.after.error > 0.1
     assert fitted.calibration is None
     assert "are wrong, over 10.0%" in fitted.why
-    assert learning.then.calibration is None
+    assert learning.proposed.calibration is None
 
 
 def test_right_steps_alone_calibrate_nothing(kit: Any) -> None:

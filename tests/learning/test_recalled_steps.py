@@ -200,7 +200,7 @@ def test_the_same_logs_are_recalled_under_one_version(house: Any) -> None:
     (first, _), (again, _) = taught_once(house, about), taught(house, about)
     assert first.version == again.version
     assert first.to_json() == again.to_json()
-    assert not taught(house, about, first.then)[0].changes
+    assert not taught(house, about, first.proposed)[0].changes
 
 
 def test_thresholds_are_fitted_on_steps_that_are_not_recalled_for_themselves(kit: Any) -> None:
@@ -218,7 +218,7 @@ def test_thresholds_are_fitted_on_steps_that_are_not_recalled_for_themselves(kit
 
 
 def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_path: Path) -> None:
-    then = taught_once(house, about)[0].then
+    then = taught_once(house, about)[0].proposed
     assert then.memory is not None
     path, *_ = save_learned(tmp_path, then)
     assert load_learned(tmp_path) == then
@@ -231,7 +231,7 @@ def test_the_choice_is_in_the_learned_file_under_its_version(house: Any, tmp_pat
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_memory_of_an_older_form_has_to_be_learned_again(house: Any, tmp_path: Path, version: int) -> None:
-    path, *_ = save_learned(tmp_path, taught_once(house, about)[0].then)
+    path, *_ = save_learned(tmp_path, taught_once(house, about)[0].proposed)
     path.write_text(path.read_text().replace("bundle-router.memory/3", f"bundle-router.memory/{version}"))
     with pytest.raises(ConfigError, match="has to be learned again") as told:
         load_learned(tmp_path)
@@ -239,7 +239,7 @@ def test_a_memory_of_an_older_form_has_to_be_learned_again(house: Any, tmp_path:
 
 
 def test_what_the_config_changed_is_forgotten(house: Any) -> None:
-    then = taught_once(house, about)[0].then
+    then = taught_once(house, about)[0].proposed
     changed = replace(house.catalog.bundles["mail"], description="Something else altogether")
     current = replace(house.catalog, bundles={**house.catalog.bundles, "mail": changed})
     left = then.fitted_to(current).memory
@@ -258,7 +258,7 @@ def first(search: Search, text: str, permitted: frozenset[str], memory: Memory |
 
 def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None:
     learning, _ = taught_once(house, about)
-    memory, wish = learning.then.memory, said("delve", 999)
+    memory, wish = learning.proposed.memory, said("delve", 999)
     assert memory is not None
     assert memory.recollection is not None
     understood = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
@@ -276,7 +276,7 @@ def test_whoever_can_not_be_asked_leaves_the_memory_of_words(house: Any) -> None
 
 
 def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
-    memory, wish = taught_once(house, about)[0].then.memory, said("delve", 999)
+    memory, wish = taught_once(house, about)[0].proposed.memory, said("delve", 999)
     assert memory is not None
     assert memory.recollection is not None
     search = understanding(house.catalog, [wish, *(step.text for step in memory.recollection.steps)], about)
@@ -291,13 +291,13 @@ def test_a_tool_gains_from_its_bundle_as_that_is_recalled(house: Any) -> None:
 
 def test_tools_are_recalled_where_that_gains_over_the_words(house: Any, deployment: Any, tmp_path: Path) -> None:
     learning, wish = taught_once(house, about)[0], said("delve", 999)
-    tools = learning.then.tools
+    tools = learning.proposed.tools
     assert tools is not None
     assert tools.recollection is not None
     assert learning.tools is not None
     assert "by meaning too" in learning.tools.recall
     assert learning.to_json()["tools"]["recall"]["on"] is True
-    save_learned(tmp_path, learning.then)
+    save_learned(tmp_path, learning.proposed)
     assert load_learned(tmp_path).tools == tools
     search = understanding(house.catalog, [wish, *(step.text for step in tools.recollection.steps)], about)
     everything = frozenset(tool for id_ in NEEDS for tool in house.catalog.bundles[id_].tools)
@@ -309,11 +309,11 @@ def test_tools_are_recalled_where_that_gains_over_the_words(house: Any, deployme
     assert first_tool(tools, everything - {"repo.read"}) != "repo.read"
     assert first_tool(replace(tools, recollection=None), everything) != "repo.read"
     told_nothing, _ = taught(deployment, noise)
-    assert told_nothing.then.tools is None or told_nothing.then.tools.recollection is None
+    assert told_nothing.proposed.tools is None or told_nothing.proposed.tools.recollection is None
 
 
 def test_recall_only_ranks_what_is_permitted_and_nothing_else_takes_its_place(house: Any) -> None:
-    memory = taught_once(house, about)[0].then.memory
+    memory = taught_once(house, about)[0].proposed.memory
     assert memory is not None
     assert memory.recollection is not None
     loud = [PastText(said("delve", n, 7), ("docs.web",), f"loud-{n}") for n in range(200)]

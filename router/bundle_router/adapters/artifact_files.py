@@ -241,17 +241,17 @@ class ArtifactPool:
 
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
         """Link the content into a run's folder. Return False if the pool has no valid copy of it."""
-        with suppress(OSError), self._open_folder_of(sha256, make=False) as own:
-            fd = os.open(sha256, _READ, dir_fd=own)
+        with suppress(OSError), self._open_folder_of(sha256, make=False) as pool_folder:
+            fd = os.open(sha256, _READ, dir_fd=pool_folder)
             try:
                 is_equal = os.fstat(fd).st_size == len(data) and _has_bytes(fd, data)
             finally:
                 os.close(fd)
             if not is_equal:
-                os.unlink(sha256, dir_fd=own)
+                os.unlink(sha256, dir_fd=pool_folder)
                 return False
             temporary = _BESIDE + secrets.token_hex(8)
-            os.link(sha256, temporary, src_dir_fd=own, dst_dir_fd=folder, follow_symlinks=False)
+            os.link(sha256, temporary, src_dir_fd=pool_folder, dst_dir_fd=folder, follow_symlinks=False)
             os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)  # replaces a torn file too
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)  # renaming a link to the same file keeps both names
@@ -260,8 +260,8 @@ class ArtifactPool:
 
     def take(self, folder: int, sha256: str) -> None:
         """Add a run's file to the pool, for other runs to link."""
-        with suppress(OSError), self._open_folder_of(sha256, make=True) as own:
-            os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=own, follow_symlinks=False)
+        with suppress(OSError), self._open_folder_of(sha256, make=True) as pool_folder:
+            os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=pool_folder, follow_symlinks=False)
 
     def free(self) -> int:
         """Delete files that no run names; return their total bytes."""

@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         repository = copy_of(Path.cwd(), folder / "copy") or make(folder / "slug")
         base_url = clean_up.enter_context(scripted_server()).base_url if is_installed() else None
         (folder / "config").mkdir()
-        own = config_folder(arguments)
-        config = config_with_model(Path(own) if own else None, folder / "config", base_url)
+        project = config_folder(arguments)
+        config = config_with_model(Path(project) if project else None, folder / "config", base_url)
         mapped, unmapped = asyncio.run(_run(config, arguments.runs, run_id, repository, local))
     _show(mapped, repository)
     _show_asked(unmapped)

@@ -165,7 +165,7 @@ def _write(arguments: argparse.Namespace, folder: str | None, learning: Learning
     if arguments.accept is not None and folder is not None:
         _check_version(arguments.accept, learning.version)
         if learning.changes:
-            written += save_learned(folder, learning.then)
+            written += save_learned(folder, learning.proposed)
         if learning.proposals.count:
             places.append(Path(folder, FOLDER, PROPOSALS))
     if arguments.proposals is not None:
@@ -278,7 +278,7 @@ def _show_end(learning: Learning, written: list[str], *, accepted: bool) -> None
     say()
     for path in written:
         say(f"written: {path}")
-    now, proposed = _name_of_learned(learning.now), _name_of_learned(learning.then)
+    now, proposed = _name_of_learned(learning.now), _name_of_learned(learning.proposed)
     if not learning.changes:
         say(f"in force, unchanged: {now}")
     elif accepted:

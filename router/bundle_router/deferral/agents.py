@@ -226,12 +226,12 @@ def find_agent(name: str, path: str, launchers: Path) -> str | None:
 
 def launcher_text(agent: str, program: str) -> bytes:
     """Return the text of a launcher. If this program is gone or broken, it starts the agent alone."""
-    own = f"{shlex.quote(sys.executable)} -m bundle_router"
+    router = f"{shlex.quote(sys.executable)} -m bundle_router"
     real = shlex.quote(program)
     return f"""#!/bin/sh
 # Written by `bundle-router deferral install {agent}`; `bundle-router deferral uninstall {agent}` removes it.
-if [ -z "${{{MARK}:-}}" ] && {own} --version >/dev/null 2>&1; then
-  {MARK}=1 exec {own} deferral run -- {real} "$@"
+if [ -z "${{{MARK}:-}}" ] && {router} --version >/dev/null 2>&1; then
+  {MARK}=1 exec {router} deferral run -- {real} "$@"
 fi
 exec {real} "$@"
 """.encode()

@@ -255,13 +255,13 @@ class StreamFilter:
             return b"".join(self._filter_events(events))
         return self._keep_passing(passed)
 
-    def _keep_passing(self, whole: bytes) -> bytes:
+    def _keep_passing(self, events: bytes) -> bytes:
         """Keep passing events, in case a later one has to be parsed with them."""
-        self._kept.append(whole)
-        self._kept_bytes += len(whole)
+        self._kept.append(events)
+        self._kept_bytes += len(events)
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._catch_up()
-        return whole
+        return events
 
     def end(self) -> bytes:
         """Return the rest when the upstream has closed the stream."""
@@ -281,8 +281,8 @@ class StreamFilter:
 
     def final_usage(self) -> dict[str, Any]:
         """Return the usage in the answer's first and last events."""
-        for whole in () if self._reading else self._kept[:1] + self._kept[-1:]:
-            events = (event for event in split_events(whole, final=True)[0] if b'"usage"' in event)
+        for kept in () if self._reading else self._kept[:1] + self._kept[-1:]:
+            events = (event for event in split_events(kept, final=True)[0] if b'"usage"' in event)
             for found in filter(None, map(event_data, events)):
                 self.usage.update(_dict(_dict(found[1].get("message")).get("usage")) or _dict(found[1].get("usage")))
         return self.usage

@@ -118,9 +118,9 @@ class RequestRewriter:
         called, searched = set[str](), set[str]()
         edits: list[tuple[int, int, str]] = []
         restored = 0
-        for message, own in zip(messages, keys, strict=True):
+        for message, message_keys in zip(messages, keys, strict=True):
             called.update(_called_tools(message.value))
-            put_back = [(key, hidden[key]) for key in own if key in hidden]
+            put_back = [(key, hidden[key]) for key in message_keys if key in hidden]
             if put_back:
                 blocks = [block for _key, kept in put_back for block in kept]
                 usable = _usable_blocks(blocks, tools.qualifying)
@@ -347,10 +347,10 @@ def _restore_blocks(
 def _into_text(text: str, content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:
     if not blocks:
         return []
-    own = f'{{"type":"text","text":{text[content.start : content.end]}}}'
+    text_block = f'{{"type":"text","text":{text[content.start : content.end]}}}'
     before = [block.as_text() for block in blocks if block.visible == 0]
     after = [block.as_text() for block in blocks if block.visible > 0]
-    return [(content.start, content.end, "[" + ",".join((*before, own, *after)) + "]")]
+    return [(content.start, content.end, "[" + ",".join((*before, text_block, *after)) + "]")]
 
 
 def _insert(places: Sequence[Element], content: Member, blocks: Sequence[HiddenBlock]) -> list[tuple[int, int, str]]:

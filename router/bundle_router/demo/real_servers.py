@@ -126,8 +126,8 @@ def _node_program(script: str, program: str) -> tuple[str, ...] | str:
     for folder in _folders():
         modules = folder / "node_modules"
         if (modules / script).is_file():
-            own = modules / ".bin" / "node"
-            node = str(own) if own.is_file() else shutil.which("node")
+            bundled = modules / ".bin" / "node"
+            node = str(bundled) if bundled.is_file() else shutil.which("node")
             return "there is no node to run it" if node is None else (node, str(modules / script))
     found = shutil.which(program)
     return "it is not installed" if found is None else (found,)

@@ -123,8 +123,8 @@ def _shown(request: ModelRequest[Any], toolset: Toolset) -> ModelRequest[Any]:
     tools = [*request.tools, *toolset.tools]
     if not toolset.guidance:
         return request.override(tools=tools)
-    own = request.system_message.text if request.system_message is not None else ""
-    text = "\n\n".join(part for part in (own, toolset.guidance) if part)
+    instructions = request.system_message.text if request.system_message is not None else ""
+    text = "\n\n".join(part for part in (instructions, toolset.guidance) if part)
     return request.override(tools=tools, system_message=SystemMessage(text))
 
 

@@ -57,17 +57,17 @@ class RoutedAgent(Agent[Any]):
         return await self._tools
 
     async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
-        own = await super().get_all_tools(run_context)
+        agent_tools = await super().get_all_tools(run_context)
         tools = await self._routed_tools()
         listed = await tools.toolset()
         if listed is not self._listed[0]:
             self._listed = (listed, [_function_tool(tools, row) for row in listed.tools])
-        return [*own, *self._listed[1]]
+        return [*agent_tools, *self._listed[1]]
 
     async def get_system_prompt(self, run_context: RunContextWrapper[Any]) -> str | None:
-        own = await super().get_system_prompt(run_context)
+        instructions = await super().get_system_prompt(run_context)
         guidance = (await (await self._routed_tools()).toolset()).guidance
-        return "\n\n".join(part for part in (own, guidance) if part) or None
+        return "\n\n".join(part for part in (instructions, guidance) if part) or None
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
         """Return a run configuration, the given or a new one, that answers names which are not in the array."""

@@ -142,8 +142,8 @@ def line_of(file: ConfigFile, case: int, step: int) -> int:
 def _with_steps(case: Any) -> Any:
     if not isinstance(case, dict) or "steps" in case:
         return case
-    own = {key: value for key, value in case.items() if key in _CASE_KEYS}
-    return {**own, "steps": [{key: value for key, value in case.items() if key not in own}]}
+    case_fields = {key: value for key, value in case.items() if key in _CASE_KEYS}
+    return {**case_fields, "steps": [{key: value for key, value in case.items() if key not in case_fields}]}
 
 
 def _is_short(raw: Any, path: Path) -> bool:

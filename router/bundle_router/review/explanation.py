@@ -64,8 +64,8 @@ class Explanation:
     @property
     def shown(self) -> bool:
         """Whether the target is shown: as a tool when it names one, else as a bundle."""
-        own = [chain for chain in self.chains if chain.tool is not None] or self.chains
-        return any(chain.shown for chain in own)
+        chains = [chain for chain in self.chains if chain.tool is not None] or self.chains
+        return any(chain.shown for chain in chains)
 
 
 def explain(

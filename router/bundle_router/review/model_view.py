@@ -49,15 +49,15 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     placement, estimated = placement_of(catalog, record)
     known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | catalog.cards.keys()
     names = names_in(catalog, sorted(known))
-    own, at = meta_names(placement, fixed=record.fixed_list)
+    meta, at = meta_names(placement, fixed=record.fixed_list)
     cards = [catalog.cards[row.name] for row in placement.direct]
     listed = listing(cards, names, form)
     places = {row.name for _, row in placement.rows()}
     evicted = [tool for tool in record.decision.evicted_tools if tool in places]
     return ModelView(
-        tools=(*listed[:at], *meta_definitions(own, form), *listed[at:]),
+        tools=(*listed[:at], *meta_definitions(meta, form), *listed[at:]),
         guidance=guidance(catalog, placement, names, evicted),
-        tokens=meta_tokens(own) + sum(card.tokens for card in cards),
+        tokens=meta_tokens(meta) + sum(card.tokens for card in cards),
         placement=placement,
         estimated=estimated,
     )

@@ -84,7 +84,7 @@ class RunReplays:
         self._runs = runs
         self._other = other
         self._decide = decide
-        self._own: dict[str, Catalog] = {}
+        self._recorded: dict[str, Catalog] = {}
         self._facts: dict[Facts, Facts] = {}
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
@@ -131,12 +131,12 @@ class RunReplays:
 
     def _catalog(self, run_id: str, revision: str) -> Catalog:
         """Return a recorded catalog. Caches a few, because runs of one config share one."""
-        found = self._own.get(revision)
+        found = self._recorded.get(revision)
         if found is None:
-            if len(self._own) >= _MAX_CATALOGS:
-                self._own.clear()
+            if len(self._recorded) >= _MAX_CATALOGS:
+                self._recorded.clear()
                 self._finders.clear()
-            found = self._own[revision] = catalog_from(self._runs.catalog(run_id, revision))
+            found = self._recorded[revision] = catalog_from(self._runs.catalog(run_id, revision))
             self.known.update(found.servers)
         return found
 

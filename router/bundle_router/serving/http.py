@@ -85,7 +85,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         app.router.default = RefusalApp(NOTHING)
         return app
 
-    whole = built(routes)
+    every_route = built(routes)
     programs = built([route for route in routes if not isinstance(route, Mount) or route.path])  # no page is beneath
     first = next(route for route in routes if isinstance(route, Mount))
     direct: dict[tuple[str, str], Asgi] = {
@@ -99,7 +99,7 @@ def application(routes: Sequence[BaseRoute], admission: Admission, requests: Req
         path: str = scope["path"]
         if path == first.path or path.startswith(f"{first.path}/"):
             return first.app(scope, receive, send)
-        other = programs if scope["raw_path"].startswith(PROGRAMS) else whole
+        other = programs if scope["raw_path"].startswith(PROGRAMS) else every_route
         return direct.get((scope["method"], path), other)(scope, receive, send)
 
     return RequestGate(partial(requests.carry_out, dispatched), admission)

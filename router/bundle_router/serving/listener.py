@@ -32,21 +32,21 @@ class CoalescingTransport:
     """A transport that sends all writes of one loop iteration as one piece: an answer's head and body are one system
     call, and one packet that wakes the client."""
 
-    __slots__ = ("_held", "_loop", "_transport")
+    __slots__ = ("_buffer", "_loop", "_transport")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._held:
+        if not self._buffer:
             self._loop.call_soon(self._send)
-        self._held += data
-        if len(self._held) > HELD_BYTES:  # from here on the transport's own flow control applies
+        self._buffer += data
+        if len(self._buffer) > HELD_BYTES:  # from here on the transport's own flow control applies
             self._send()
 
     def close(self) -> None:
@@ -54,8 +54,8 @@ class CoalescingTransport:
         self._transport.close()
 
     def _send(self) -> None:
-        if self._held:
-            buffered, self._held = self._held, bytearray()
+        if self._buffer:
+            buffered, self._buffer = self._buffer, bytearray()
             self._transport.write(buffered)
 
 

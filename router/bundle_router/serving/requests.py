@@ -83,10 +83,10 @@ class Requests:
                 await refuse(body, scope, send)
             elif body is not None:  # else the client has disconnected
                 scope["body"] = body
-                held: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+                messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
                 async def next_message() -> Message:
-                    return held.pop() if held else await receive()
+                    return messages.pop() if messages else await receive()
 
                 await app(scope, next_message, send)
         except asyncio.CancelledError:

@@ -66,7 +66,7 @@ class MemoryRun:
 
     def files(self) -> dict[str, list[bytes]]:
         """Return the lines of each file, in the form that `core.records.chain.check` takes."""
-        return {name: [line for own, line in self.sealed if own == file] for file, name in FILES.items()}
+        return {name: [line for kind, line in self.sealed if kind == file] for file, name in FILES.items()}
 
 
 class MemoryRuns:

@@ -33,12 +33,12 @@ def local_cards(local: LocalServers | None = None) -> tuple[dict[str, Sequence[L
     expect("local", local, (Mapping, type(None)), "local={'tickets': [get_ticket]}")
     for name in local or ():
         expect("the name of a local server", name, str, "local={'tickets': [get_ticket]}")
-    own: dict[str, Sequence[LocalTool]] = {
+    passed: dict[str, Sequence[LocalTool]] = {
         name: tools_of(name, declared.tools if isinstance(declared, LocalServer) else declared)
         for name, declared in (local or {}).items()
     }
-    shipped = {name: card for name, card in shipped_cards().items() if card.server not in own}
-    return own, {**shipped, **cards_of(own)}
+    shipped = {name: card for name, card in shipped_cards().items() if card.server not in passed}
+    return passed, {**shipped, **cards_of(passed)}
 
 
 def declared_files(local: LocalServers | None) -> list[ConfigFile]:

@@ -85,8 +85,8 @@ class Preview:
 
     def is_cause(self, cause: Cause) -> bool:
         """Return whether the edits have a part in a cause, or may have."""
-        own = {edit.place for edit in self.edits}
-        return self.in_force_invalid or not cause.known or any(edit.place in own for edit in cause.edits)
+        edited = {edit.place for edit in self.edits}
+        return self.in_force_invalid or not cause.known or any(edit.place in edited for edit in cause.edits)
 
     @property
     def valid(self) -> bool:
@@ -309,12 +309,12 @@ class ConfigEditor:
                 f"{unknown[0][:80]!r} is not a file of a config", advice=f"they are {', '.join(FILE_NAMES)}"
             )
         files = [*declared_files(self._local), *read_config(self.folder)]
-        own: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"
-        kept = [file for file in files if file.layer != own or file.name not in drafts]
+        layer: Layer = "shipped" if all(file.layer == "shipped" for file in files) else "project"
+        kept = [file for file in files if file.layer != layer or file.name not in drafts]
         for name, text in drafts.items():
             if text is not None and (text.strip() or (self.folder / name).exists()):
                 data = _normalise_text(text).encode("utf-8", "replace")
-                kept.append(from_bytes(name, str(self.folder / name), data, own))
+                kept.append(from_bytes(name, str(self.folder / name), data, layer))
         return kept
 
     def _catalog(self, files: Sequence[ConfigFile]) -> tuple[Catalog, Places]:

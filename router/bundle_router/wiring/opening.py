@@ -140,7 +140,7 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
     )
     protected = _protected_places(catalog, opening)
     sessions = LocalSessions(tools, catalog.local, catalog.settings.limits, diagnostics, protected, opening.hidden)
-    own = open_selector(catalog, opening.runs, clock, diagnostics, memories) if opening.selector is None else None
+    searching = open_selector(catalog, opening.runs, clock, diagnostics, memories) if opening.selector is None else None
     ports = EnginePorts(
         clock=clock,
         redactor=redactor,
@@ -148,8 +148,8 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
         sessions={"local": sessions, **dict.fromkeys(REMOTE, servers.sessions)},
         describe=describe,
         patterns=compile_pattern,
-        selector=opening.selector or own,
-        tools=open_tool_search(own, diagnostics),
+        selector=opening.selector or searching,
+        tools=open_tool_search(searching, diagnostics),
         results=open_results(catalog, clock),
         scratch=ScratchFolder,
         programs=MontyPrograms(),
@@ -169,7 +169,7 @@ def open_engines(opening: Opening) -> tuple[EngineVersions, StagedSelector | Non
             servers=servers.servers_behind(catalog, pins, approved),
         )
 
-    return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), own
+    return EngineVersions(engine_over(catalog, pinned.pins), lambda: pinned.renew(catalog, engine_over)), searching
 
 
 def _protected_places(catalog: Catalog, opening: Opening) -> list[str]:

@@ -138,10 +138,12 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
 
 def _warnings(reviewed: Review) -> Iterator[str]:
     """Yield the warnings: once for the server's own instructions, then tool by tool."""
-    own = {finding: None for light in reviewed.lights for finding in light.verdict.findings if _is_of_server(finding)}
-    if own:
+    of_server = {
+        finding: None for light in reviewed.lights for finding in light.verdict.findings if _is_of_server(finding)
+    }
+    if of_server:
         yield f"  WARNING  {reviewed.server.name}: its instructions speak to the model"
-        yield from (_finding(finding) for finding in own)
+        yield from (_finding(finding) for finding in of_server)
     for light in reviewed.lights:
         found = [finding for finding in light.verdict.findings if not _is_of_server(finding)]
         if found:

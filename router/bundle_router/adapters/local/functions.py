@@ -49,18 +49,18 @@ def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", desc
     if not callable(function) or isinstance(function, type):
         kind = f"the class {function.__name__}" if isinstance(function, type) else f"{function!r:.50}"
         raise RequestError(f"{kind} is not a tool", advice="hand over functions, or LocalTool values")
-    own = name or getattr(function, "__name__", "")
-    if not own or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        what = f"{function!r:.80} has no name" if not own else f"the tool {own!r} is a generator"
+    title = name or getattr(function, "__name__", "")
+    if not title or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        what = f"{function!r:.80} has no name" if not title else f"the tool {title!r} is a generator"
         raise RequestError(what, advice="write a function (`def`) that returns the result; name it with tool(name=…)")
     documented = parse(inspect.getdoc(function) or "")
     parts = (documented.short_description, documented.long_description)
     words = description or "\n\n".join(part for part in parts if part)
     if not words:
-        raise RequestError(f"the tool {own!r} has no description", advice="write a docstring: agents choose by it")
-    model, signature = _describe(own, function, {row.arg_name: row.description or "" for row in documented.params})
+        raise RequestError(f"the tool {title!r} has no description", advice="write a docstring: agents choose by it")
+    model, signature = _describe(title, function, {row.arg_name: row.description or "" for row in documented.params})
     run = _wrap_coroutine if inspect.iscoroutinefunction(function) else _wrap_function
-    return LocalTool(own, words, model, run(function, signature))
+    return LocalTool(title, words, model, run(function, signature))
 
 
 def _describe(name: str, function: Callable[..., Any], texts: Mapping[str, str]) -> tuple[type[BaseModel], _Signature]:

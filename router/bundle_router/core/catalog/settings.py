@@ -206,9 +206,9 @@ class ModelSettings:
     @property
     def choices(self) -> tuple[ModelChoice, ...]:
         """The models in order, each with its settings."""
-        own = {one.name: {k: v for k, v in asdict(one).items() if v is not None} for one in self.options}
+        options = {one.name: {k: v for k, v in asdict(one).items() if v is not None} for one in self.options}
         shared = ModelChoice("", self.mode, self.base_url, self.key_env, self.max_output_tokens, self.temperature)
-        return tuple(replace(shared, **{"name": name, **own.get(name, {})}) for name in self.names)
+        return tuple(replace(shared, **{"name": name, **options.get(name, {})}) for name in self.names)
 
     @property
     def env_names(self) -> frozenset[str]:

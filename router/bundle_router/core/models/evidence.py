@@ -124,8 +124,8 @@ def fit_logistic(
     ]
     fitted, penalties = [0.0] * (len(names) + 1), [1e-6, *[0.01] * len(names)]
     for _ in range(_ROUNDS):
-        slope = [own * value for own, value in zip(penalties, fitted, strict=True)]
-        bend = [[own if at == place else 0.0 for place in range(len(fitted))] for at, own in enumerate(penalties)]
+        slope = [penalty * value for penalty, value in zip(penalties, fitted, strict=True)]
+        bend = [[one if at == place else 0.0 for place in range(len(fitted))] for at, one in enumerate(penalties)]
         for row, truth, part in zip(table, truths, mass, strict=True):
             z = sum(map(mul, fitted, row))
             chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, z))))
@@ -146,11 +146,11 @@ def _solve_positive(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
     root: list[list[float]] = []
     half: list[float] = []
     for at, row in enumerate(lower):
-        own: list[float] = []
+        solved: list[float] = []
         for value, above in zip(row[:at], root, strict=True):
-            own.append((value - sum(map(mul, own, above))) / above[-1])
-        root.append([*own, math.sqrt(row[at] - sum(map(mul, own, own)))])
-        half.append((right[at] - sum(map(mul, own, half))) / root[at][at])
+            solved.append((value - sum(map(mul, solved, above))) / above[-1])
+        root.append([*solved, math.sqrt(row[at] - sum(map(mul, solved, solved)))])
+        half.append((right[at] - sum(map(mul, solved, half))) / root[at][at])
     for at in reversed(range(len(half))):
         half[at] = (half[at] - sum(root[on][at] * half[on] for on in range(at + 1, len(half)))) / root[at][at]
     return half

@@ -44,8 +44,8 @@ class MovedValues:
             return text
         scheme = _SCHEME.fullmatch(text)
         secret = scheme[2] if scheme else text
-        own = re.fullmatch(r"[A-Z][A-Z0-9_]*", name)
-        variable = self._variable(name if own else f"{server}_{name}", server, secret)
+        is_variable = re.fullmatch(r"[A-Z][A-Z0-9_]*", name)
+        variable = self._variable(name if is_variable else f"{server}_{name}", server, secret)
         self.notes.append(f"set {variable} to the value that stands at {path}")
         return f"{scheme[1] if scheme else ''}${{{variable}}}"
 

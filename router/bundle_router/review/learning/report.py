@@ -33,17 +33,17 @@ class Learning:
     calibration: CalibrationFit | None
     proposals: Proposals
     now: LearnedValues
-    then: LearnedValues
+    proposed: LearnedValues
     """The values that would be in force once this is accepted."""
 
     @property
     def version(self) -> str:
         """Version of the values that would be in force: state it to accept exactly these."""
-        return digest_of([list(pair) for pair in self.then.revisions]).removeprefix("sha256:")[:VERSION_DIGITS]
+        return digest_of([list(pair) for pair in self.proposed.revisions]).removeprefix("sha256:")[:VERSION_DIGITS]
 
     @property
     def changes(self) -> bool:
-        return self.then.revisions != self.now.revisions
+        return self.proposed.revisions != self.now.revisions
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the memory's weights, which are in its file."""
@@ -52,7 +52,7 @@ class Learning:
             "version": self.version,
             "changes": self.changes,
             "in_force": [{"name": name, "version": version} for name, version in self.now.revisions],
-            "proposed": [{"name": name, "version": version} for name, version in self.then.revisions],
+            "proposed": [{"name": name, "version": version} for name, version in self.proposed.revisions],
             "runs": self.runs,
             "steps": self.steps,
             "labels": {
@@ -89,20 +89,20 @@ def learn(
     chosen, current = current.settings.search.embeddings, now.applied_to(current)
     labelled = label_steps(past, catalogs, current)
     embeddings = fit_embeddings(labelled.steps, search) if search is not None else None
-    then = now
+    proposed = now
     if embeddings is not None and embeddings.enough and chosen is not None and chosen.rank == "learned":
-        then = replace(now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why))
+        proposed = replace(now, words_alone=None if embeddings.ranks else WordsAlone(chosen.name, embeddings.why))
     if embeddings is not None and chosen is not None and chosen.rank == "always":
         embeddings = replace(embeddings, ranks=True, why=f"as the config says; {embeddings.why}")
-    current = then.applied_to(current)
+    current = proposed.applied_to(current)
     search = replace(search, by_meaning=current.settings.search.ranks_by_meaning) if search is not None else None
     memory = fit(labelled.steps, search) if search is not None else None
     tools = fit_tools(labelled.steps, search) if search is not None else None
-    then = _with_memories(then, memory, tools, current)
+    proposed = _with_memories(proposed, memory, tools, current)
     calibration = None
     if calibrating and search is not None:
-        calibration = calibrate(labelled.steps, search, then.memory, current)
-        then = replace(then, calibration=calibration.calibration) if calibration.enough else then
+        calibration = calibrate(labelled.steps, search, proposed.memory, current)
+        proposed = replace(proposed, calibration=calibration.calibration) if calibration.enough else proposed
     return Learning(
         runs=len({step.run_id for step in past}),
         steps=len(past),
@@ -113,7 +113,7 @@ def learn(
         calibration=calibration,
         proposals=propose(past, labelled.steps, catalogs, current, search, after=after),
         now=now,
-        then=then,
+        proposed=proposed,
     )
 
 

@@ -38,19 +38,19 @@ def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]
     """Yield similar pairs. Prefix filter: such sets share one of the rarest words of each, so only those are
     compared."""
     words = [frozenset(_WORD.findall(f"{bundle.description} {bundle.avoid}".lower())) for bundle in bundles]
-    frequency = Counter(word for own in words for word in own)
+    frequency = Counter(word for word_set in words for word in word_set)
     holders: defaultdict[str, list[int]] = defaultdict(list)
     left = MAX_COMPARISONS
-    for index, own in enumerate(words):
-        rarest = sorted(own, key=lambda word: (frequency[word], word))
-        prefix = rarest[: len(own) - int(LIKENESS * len(own)) + 1]
+    for index, word_set in enumerate(words):
+        rarest = sorted(word_set, key=lambda word: (frequency[word], word))
+        prefix = rarest[: len(word_set) - int(LIKENESS * len(word_set)) + 1]
         candidates = {other for word in prefix for other in holders[word]}
         for other in sorted(candidates):
             left -= 1
             if left < 0:
                 return
-            shared = len(own & words[other])
-            if shared >= LIKENESS * (len(own) + len(words[other]) - shared):
+            shared = len(word_set & words[other])
+            if shared >= LIKENESS * (len(word_set) + len(words[other]) - shared):
                 yield bundles[other], bundles[index]
         for word in prefix:
             holders[word].append(index)
@@ -165,18 +165,18 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
     A bundle's effects are those of all its tools together, so a tool can only have effects that every bundle with it
     declares. One of the two is wrong; if it is the other one, policies by effect let the tool through.
     """
-    own = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
+    listed_in = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
     listed: dict[str, list[Bundle]] = {}
     for bundle in subject.catalog.bundles.values():
-        for tool in own[bundle.id]:
+        for tool in listed_in[bundle.id]:
             listed.setdefault(tool, []).append(bundle)
     for entry, bundle in subject.bundles():
         if bundle.patterns:
             continue  # unknown tools may have any effect
-        for effect in entry.value.effects if own[bundle.id] else ():
-            lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in own[bundle.id]]
+        for effect in entry.value.effects if listed_in[bundle.id] else ():
+            lacking = [next((o for o in listed[t] if effect not in o.effects), None) for t in listed_in[bundle.id]]
             if None not in lacking and (other := lacking[0]) is not None:
-                tool = own[bundle.id][0]
+                tool = listed_in[bundle.id][0]
                 yield _at_the_newer(subject, entry, effect, tool, other.id)
                 break
 

@@ -115,9 +115,9 @@ def _matching_samples(names: tuple[str, ...], samples: list[str]) -> list[str]:
     """Return the sample words that a route's field covers. Words without globs are looked up."""
     if not names:
         return samples
-    own = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
+    named = {name.replace("*", "x").replace("?", "x") if is_glob(name) else name for name in names}
     globs = [name for name in names if is_glob(name)]
-    return sorted(own | {sample for sample in samples if globs and first_match(globs, sample) is not None})
+    return sorted(named | {sample for sample in samples if globs and first_match(globs, sample) is not None})
 
 
 def _overlap(one: AddressedRow, other: AddressedRow) -> bool:

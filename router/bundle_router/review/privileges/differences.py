@@ -92,7 +92,7 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
     examples, knows_tools = tool_examples((old, new))
     fields = [_name_groups(old, new, name) for name in _FIELDS]
     groups = [found for found, _, _ in fields]
-    complete = knows_tools and all(whole for _, _, whole in fields)
+    complete = knows_tools and all(is_complete for _, _, is_complete in fields)
     count = len(groups[0]) * len(groups[1]) * len(groups[2])
     complete = complete and count <= MAX_ADDRESSES
     comparison = _Comparison(with_examples(old, examples), with_examples(new, examples), examples)
@@ -210,21 +210,21 @@ class _Comparison:
         """Yield the differences at an address, as rows without addresses."""
         old = self._side(self._old, masks[0], masks[1], address)
         new = self._side(self._new, masks[2], masks[3], address)
-        held, differing = self._held_bundles(old, new)
-        for number in sorted(differing | (held & self._unstable) if _same_route(old, new) else held):
+        permitted, differing = self._permitted_bundles(old, new)
+        for number in sorted(differing | (permitted & self._unstable) if _same_route(old, new) else permitted):
             before, after = (_BundleSide(*pair) for pair in zip((old, new), self._pairs[number], strict=True))
             yield from self._one_way("widening", before, after)
             yield from self._one_way("narrowing", after, before)
             yield from self._other_rows(before, after)
 
-    def _held_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
+    def _permitted_bundles(self, old: _Side, new: _Side) -> tuple[frozenset[int], frozenset[int]]:
         """Return the bundles of which either side permits any tool, and those of which they permit different tools."""
         key = (old.policies, new.policies)
         found = self._met.get(key)
         if found is None:
             tools = [(old.tools(old_bundle), new.tools(new_bundle)) for old_bundle, new_bundle in self._pairs]
-            held = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
-            found = self._met[key] = held, frozenset(n for n in held if tools[n][0] != tools[n][1])
+            permitted = frozenset(number for number, (had, has) in enumerate(tools) if had or has)
+            found = self._met[key] = permitted, frozenset(n for n in permitted if tools[n][0] != tools[n][1])
         return found
 
     def _is_stable(self, number: int) -> bool:

@@ -106,8 +106,8 @@ def tool_examples(catalogs: Iterable[Catalog]) -> tuple[dict[str, str], bool]:
     examples: dict[str, str] = {}
     complete = True
     for server, globs in patterns.items():
-        classes, whole = name_classes({*globs, *_told_apart(every, server)}, f"{server}.")
-        complete = complete and whole
+        classes, is_complete = name_classes({*globs, *_told_apart(every, server)}, f"{server}.")
+        complete = complete and is_complete
         examples |= {one.example: one.label for one in classes if not one.patterns.isdisjoint(globs)}
     return examples, complete
 

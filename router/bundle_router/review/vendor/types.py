@@ -55,9 +55,9 @@ class Types:
         self, made: WrapperModel, wish: str, schema: Mapping[str, Any], root: Mapping[str, Any], refs: dict[str, str]
     ) -> None:
         required = schema.get("required") or []
-        own = Names()
+        names = Names()
         for key, inner in (schema.get("properties") or {}).items():
-            name = own.claim(key)
+            name = names.claim(key)
             text = inner.get("description") if isinstance(inner, dict) else None
             made.fields.append(
                 ModelField(

@@ -117,14 +117,14 @@ class FollowedResources:
     async def close(self) -> None:
         """End all subscriptions."""
         followed, self._followed = self._followed, {}
-        for held in followed.values():
-            _end_held(held)
+        for one in followed.values():
+            _end_held(one)
         for task in self._telling:
             task.cancel()
         await asyncio.gather(*self._telling, return_exceptions=True)
 
 
-def _end_held(held: _Followed) -> None:
-    end, held.end = held.end, None
+def _end_held(followed: _Followed) -> None:
+    end, followed.end = followed.end, None
     if end is not None:
         end()

@@ -40,7 +40,7 @@ class McpMount:
 
     def __init__(self, runs: ServedRuns) -> None:
         self._runs = runs
-        self._own = TokenRuns(runs.access, runs)
+        self._token_runs = TokenRuns(runs.access, runs)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         to = destination_of(scope["raw_path"])
@@ -84,7 +84,7 @@ class McpMount:
             return _NO_ROLE
         try:
             if to is None:
-                return await self._own.get(caller)
+                return await self._token_runs.get(caller)
             if caller.principal and await self._runs.access.principal(to.run_id) != caller.principal:
                 return Refusal(404, "unknown_run", f"run {to.run_id!r} has no decision yet.")
             if caller.run_id is not None and run_tag(await self._runs.access.decision_id(to.run_id)) != caller.begun:

@@ -96,9 +96,9 @@ class _Server(Server[Any]):
     def get_capabilities(self, *args: Any, **options: Any) -> types.ServerCapabilities:
         return narrow_capabilities(super().get_capabilities(*args, **options), self._run.features)
 
-    def create_initialization_options(self, notification_options: Any = None, *more: Any, **named: Any) -> Any:
+    def create_initialization_options(self, notification_options: Any = None, *others: Any, **named: Any) -> Any:
         options = notification_options or NotificationOptions(tools_changed=True)
-        return super().create_initialization_options(options, *more, **named)
+        return super().create_initialization_options(options, *others, **named)
 
 
 class _Sessions(StreamableHTTPSessionManager):

@@ -264,8 +264,8 @@ async def read_form(request: Request, token: str, max_bytes: int) -> dict[str, l
     except RequestError as error:
         return error.message, 413
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    own = f"{request.url.scheme}://{request.url.netloc}"
-    is_own = site in (None, "same-origin") and origin in (None, own) and (site or origin) is not None
+    service = f"{request.url.scheme}://{request.url.netloc}"
+    is_own = site in (None, "same-origin") and origin in (None, service) and (site or origin) is not None
     if not is_own or not hmac.compare_digest(first(form, "token").encode(), token.encode()):
         return "the form is not from a page of this service, or from an older one", 403
     return form

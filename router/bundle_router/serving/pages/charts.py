@@ -19,9 +19,9 @@ _HIGH: Final = _BASE - 12
 """Height of the highest bar."""
 
 
-def share_bar(part: float, whole: float, *, title: str, width: int = 72) -> Markup:
+def share_bar(part: float, total: float, *, title: str, width: int = 72) -> Markup:
     """Return a bar that is filled in part."""
-    filled = 0.0 if whole <= 0 else max(0.0, min(1.0, part / whole)) * width
+    filled = 0.0 if total <= 0 else max(0.0, min(1.0, part / total)) * width
     return _svg(
         f'<rect class="track" width="{width}" height="8" rx="4"/>'
         f'<rect class="fill" width="{filled:.1f}" height="8" rx="4"/>',

@@ -98,8 +98,8 @@ class PublishedPages:
         except CorruptRun as error:
             texts = {"message": error.message, "advice": error.advice}
             page = PageContent("error.html", {"title": "Not readable", "here": "", "where": "", **texts}, texts)
-        own = {"stale": "", "as_json": "", "token": "", "may_label": False}
-        values = {**own, **page.values, "where": "", "sign_out": ""}
+        defaults = {"stale": "", "as_json": "", "token": "", "may_label": False}
+        values = {**defaults, **page.values, "where": "", "sign_out": ""}
         links = Links("", self._files, file, NAV)
         yield file, render(replace(page, values=values), links).encode("utf-8")
         json_file = "runs.json" if file == "index.html" else str(Path(file).with_suffix("")) + ".json"

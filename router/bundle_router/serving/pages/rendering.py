@@ -141,8 +141,8 @@ def number(value: object) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else "–"
 
 
-def percent(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "–"
+def percent(part: float, total: float) -> str:
+    return f"{part / total:.0%}" if total else "–"
 
 
 def clock(time: object) -> str:

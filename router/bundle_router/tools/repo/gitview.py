@@ -128,12 +128,12 @@ def repository(root: Root, context: ToolContext, *, confined: bool = True) -> It
     binary = find_binary("git", outside=root.top)
     if binary is None:
         raise ToolFailure("git is not installed here", code="unavailable", advice="install git, or read files instead")
-    own, common = _locate(root)
-    _check_objects(root, common)
+    git_dir, common_dir = _locate(root)
+    _check_objects(root, common_dir)
     with private_folder("bundle-router-git-") as folder:
         view = GitView(binary, folder, root, context, confined)
-        _write_view(root, own, common, Path(folder))
-        _carry_config(root, common, view)
+        _write_view(root, git_dir, common_dir, Path(folder))
+        _carry_config(root, common_dir, view)
         yield view
 
 
@@ -157,18 +157,19 @@ def _locate(root: Root) -> tuple[str, str]:
             code="no_repository",
             advice="history is only available where the workspace is a repository",
         )
-    own = ".git"
+    git_dir = ".git"
     if found.kind == "file":
         text = _read_small(root, ".git")
         if not text.startswith("gitdir: "):
             raise _refused_failure("its .git file does not say where the repository is")
-        own = _folder_inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
-    common = own
-    if root.entry(f"{own}/commondir") is not None:
-        common = _folder_inside(root, own, _read_small(root, f"{own}/commondir").strip(), "its commondir file")
-    _check_folder(root, own, ".git")
-    _check_folder(root, f"{common}/objects", "its objects folder")
-    return own, common
+        git_dir = _folder_inside(root, "", text.removeprefix("gitdir: ").strip(), "its .git file")
+    common_dir = git_dir
+    if root.entry(f"{git_dir}/commondir") is not None:
+        written = _read_small(root, f"{git_dir}/commondir").strip()
+        common_dir = _folder_inside(root, git_dir, written, "its commondir file")
+    _check_folder(root, git_dir, ".git")
+    _check_folder(root, f"{common_dir}/objects", "its objects folder")
+    return git_dir, common_dir
 
 
 def _folder_inside(root: Root, base: str, target: str, what: str) -> str:
@@ -192,17 +193,17 @@ def _read_small(root: Root, path: str) -> str:
     return root.read(path, max_bytes=8192).decode("utf-8", "surrogateescape")
 
 
-def _check_objects(root: Root, common: str) -> None:
+def _check_objects(root: Root, common_dir: str) -> None:
     """Refuse borrowed objects, and links (or, by the setting, hard links) in the object store."""
     for name in ("alternates", "http-alternates"):
-        if root.entry(f"{common}/objects/info/{name}") is not None:
+        if root.entry(f"{common_dir}/objects/info/{name}") is not None:
             raise _refused_failure(f"it borrows objects of another repository (objects/info/{name})")
-    for folder in root.scandir(f"{common}/objects", limit=1000):
+    for folder in root.scandir(f"{common_dir}/objects", limit=1000):
         if folder.kind == "symlink":
             raise _refused_failure(f"objects/{folder.name} is a symlink")
         if folder.kind != "dir" or not _FAN_OUT.fullmatch(folder.name):
             continue
-        for entry in root.scandir(f"{common}/objects/{folder.name}", limit=_MAX_OBJECT_FILES):
+        for entry in root.scandir(f"{common_dir}/objects/{folder.name}", limit=_MAX_OBJECT_FILES):
             if entry.kind == "symlink":
                 raise _refused_failure(f"objects/{folder.name}/{entry.name} is a symlink")
             if root.hard_links == "refuse" and entry.kind == "file" and entry.links > 1:
@@ -212,23 +213,23 @@ def _check_objects(root: Root, common: str) -> None:
 # --- the private folder ---------------------------------------------------------------------------------------------
 
 
-def _write_view(root: Root, own: str, common: str, folder: Path) -> None:
+def _write_view(root: Root, git_dir: str, common_dir: str, folder: Path) -> None:
     (folder / "config").write_text(_OWN_CONFIG, encoding="utf-8")
     (folder / "refs").mkdir()
     (folder / "objects").mkdir()
-    for entry in root.scandir(f"{common}/objects", limit=1000):
+    for entry in root.scandir(f"{common_dir}/objects", limit=1000):
         if entry.kind == "dir" and _FAN_OUT.fullmatch(entry.name):
-            (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common}/objects/{entry.name}")
-    (folder / "HEAD").write_text(parse_head(_read_small(root, f"{own}/HEAD")), encoding="utf-8")
-    (folder / "packed-refs").write_text(collect_refs(root, common), encoding="utf-8")
-    if root.entry(f"{common}/shallow") is not None:
-        lines = root.read(f"{common}/shallow", max_bytes=_MAX_CONFIG_BYTES).decode("ascii", "replace").split()
+            (folder / "objects" / entry.name).symlink_to(f"{root.place}/{common_dir}/objects/{entry.name}")
+    (folder / "HEAD").write_text(parse_head(_read_small(root, f"{git_dir}/HEAD")), encoding="utf-8")
+    (folder / "packed-refs").write_text(collect_refs(root, common_dir), encoding="utf-8")
+    if root.entry(f"{common_dir}/shallow") is not None:
+        lines = root.read(f"{common_dir}/shallow", max_bytes=_MAX_CONFIG_BYTES).decode("ascii", "replace").split()
         (folder / "shallow").write_text(
             "".join(f"{line}\n" for line in lines if re.fullmatch(r"[0-9a-f]{40,64}", line))
         )
-    for entry in root.scandir(own, limit=10_000):
+    for entry in root.scandir(git_dir, limit=10_000):
         if entry.kind == "file" and (entry.name == "index" or re.fullmatch(r"sharedindex\.[0-9a-f]+", entry.name)):
-            _copy_index(root, f"{own}/{entry.name}", folder / entry.name)
+            _copy_index(root, f"{git_dir}/{entry.name}", folder / entry.name)
 
 
 def _copy_files(root: Root, names: Sequence[str], tree: Path) -> list[str]:
@@ -286,12 +287,12 @@ def _copy_index(root: Root, source: str, target: Path) -> None:
     os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
-def _carry_config(root: Root, common: str, view: GitView) -> None:
+def _carry_config(root: Root, common_dir: str, view: GitView) -> None:
     """Copy the harmless settings of the repository's config, parsed by git itself, without includes."""
-    if root.entry(f"{common}/config") is None:
+    if root.entry(f"{common_dir}/config") is None:
         return
     copy = Path(view.folder) / "theirs"
-    copy.write_bytes(root.read(f"{common}/config", max_bytes=_MAX_CONFIG_BYTES))
+    copy.write_bytes(root.read(f"{common_dir}/config", max_bytes=_MAX_CONFIG_BYTES))
     try:
         listed, _, _ = view.run(
             "config", "--file", str(copy), "--no-includes", "--null", "--list", max_bytes=_MAX_CONFIG_BYTES

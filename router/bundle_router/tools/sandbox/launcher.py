@@ -26,10 +26,10 @@ def main() -> None:
     if plan.entered:
         linux.die_with_parent()
         details = ("own network namespace, loopback only", "own pid namespace", namespaces.MOUNTS_HELD)
-        held = [
+        statements = [
             Statement(name, True, f"{detail} (bubblewrap)") for name, detail in zip(NAMESPACES, details, strict=True)
         ]
-        Supervisor(plan, control_fd, held, own_users=os.geteuid() != 0).run()
+        Supervisor(plan, control_fd, statements, own_users=os.geteuid() != 0).run()
         return
     users = _users()
     statements = namespaces.enter(plan.facilities)

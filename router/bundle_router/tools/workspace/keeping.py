@@ -67,8 +67,8 @@ def protected_places(
     masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [_place_at(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
-    own = [*real, *map(Path, code.places), *unasked]
-    beneath = [str(path.relative_to(top)) for path in own if path.is_relative_to(top) and path != top]
+    expected = [*real, *map(Path, code.places), *unasked]
+    beneath = [str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
     return ProtectedPlaces(
         _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole

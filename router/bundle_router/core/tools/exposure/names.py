@@ -48,11 +48,11 @@ def _suffix(canonical: str, plain: str, digits: int = _MARK) -> str:
 def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:
     """Return the tools of the server without a prefix that can use their own names: those that look like no name of the
     router's own tools, or of another server's."""
-    own = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
-    counts = Counter(short.lower() for short in own.values())
+    short_names = {name: name.partition(".")[2] for name in canonical if name.partition(".")[0] == bare}
+    counts = Counter(short.lower() for short in short_names.values())
     return {
         name: short
-        for name, short in own.items()
+        for name, short in short_names.items()
         if _SAFE.fullmatch(short)
         and "__" not in short
         and not _MARKED.search(short)

@@ -61,7 +61,7 @@ def bounds_for(limits: CallLimits) -> Bounds:
 def lifetime_s(transport: Transport, configured_s: float | None, server_ttl_ms: float | None) -> float:
     """Return the seconds that a list is fresh. The server's own value can only shorten them; 0 or less is ignored,
     because servers send it by default (every modern one measured does)."""
-    own = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
+    longest_s = TRANSPORTS[transport].list_lifetime_s if configured_s is None else configured_s
     if server_ttl_ms is None or server_ttl_ms <= 0:
-        return own
-    return min(own, max(server_ttl_ms / 1000.0, SHORTEST_LIFETIME_S))
+        return longest_s
+    return min(longest_s, max(server_ttl_ms / 1000.0, SHORTEST_LIFETIME_S))
