@@ -204,6 +204,7 @@ class Stdio:
         self.out = sys.stdout.buffer
         self.lock = threading.Lock()
         self.held: Any = None
+        self.cancelled: list[Any] = []
 
     def write(self, data: bytes) -> None:
         with self.lock:
@@ -219,6 +220,7 @@ class Stdio:
             message = json.loads(line)
             method, ident = message.get("method", ""), message.get("id")
             if method == "notifications/cancelled":
+                self.cancelled.append(message["params"])
                 self.send({"method": "notifications/message", "params": {"level": "info", "data": message["params"]}})
             if ident is None or f"hang-{method.rpartition('/')[2]}" in self.flags:
                 continue
@@ -292,6 +294,12 @@ class Stdio:
         if name == "wrong_id":
             for other in (ident + 1_000_000, f"{ident}x", None, -1):
                 self.send({"id": other, "result": text("for somebody else")})
+            return True
+        if name == "pause":  # reads no further until the file is there
+            while not Path(arguments["file"]).exists():
+                time.sleep(0.01)
+        if name == "heard":
+            self.send({"id": ident, "result": text(json.dumps(self.cancelled))})
             return True
         if name == "held":
             self.held = ident

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import string
 import subprocess
 import sys
 import tempfile
@@ -284,6 +285,121 @@ def test_a_tool_that_hangs_is_given_up_in_time_and_delays_nobody(bench: Any, lea
         result = await hanging
         assert (result.outcome, result.code) == ("timeout", "timeout")
         assert "longer than 60 s" in bench.said(result)
+
+    bench.run(main, bench.stdio())
+
+
+# --- a server that does not read, and callers on several threads ------------------------------------------------------
+
+FULL = 1_000_000
+"""Characters that fit into no pipe."""
+
+
+async def calls_into_a_full_pipe(bench: Any, sessions: McpSessions, go: Path) -> list[asyncio.Future[Any]]:
+    """Calls of `echo` that were made, and of which only the first can be written before `go` is there."""
+    await bench.call(sessions, "echo", text="started")
+    paused = asyncio.ensure_future(bench.call(sessions, "pause", file=str(go)))
+    texts = [letter * 20_000 for letter in string.ascii_letters]
+    made = [asyncio.ensure_future(bench.call(sessions, "echo", text=text)) for text in texts]
+    assert len("".join(texts)) > FULL
+    await bench.until(lambda: sessions.status()[0].running == len(made) + 1)
+    return [paused, *made]
+
+
+def test_what_a_server_does_not_read_yet_arrives_whole_once_it_does(bench: Any, tmp_path: Path) -> None:
+    async def main(sessions: McpSessions) -> None:
+        paused, *calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
+        (tmp_path / "go").touch()
+        said = [bench.said(result) for result in await asyncio.gather(*calls)]
+        assert said == [letter * 20_000 for letter in string.ascii_letters]
+        assert (await paused).outcome == "ok"
+
+    bench.run(main, bench.stdio(), bounds=Bounds(per_server=100))
+
+
+def test_a_call_that_is_given_up_while_it_is_written_spoils_no_other(bench: Any, tmp_path: Path) -> None:
+    async def main(sessions: McpSessions) -> None:
+        paused, *calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
+        for call in calls[::2]:
+            call.cancel()
+        await bench.until(lambda: sessions.status()[0].running == len(calls) // 2 + 1)
+        (tmp_path / "go").touch()
+        said = [bench.said(result) for result in await asyncio.gather(*calls[1::2])]
+        assert said == [letter * 20_000 for letter in string.ascii_letters[1::2]]
+        await paused
+        heard = json.loads(bench.said(await bench.call(sessions, "heard")))
+        assert len({row["requestId"] for row in heard}) == len(calls) // 2
+
+    bench.run(main, bench.stdio(), bounds=Bounds(per_server=100))
+
+
+def test_a_server_that_dies_before_it_has_read_fails_all_calls_once(bench: Any, tmp_path: Path) -> None:
+    async def main(sessions: McpSessions) -> None:
+        calls = await calls_into_a_full_pipe(bench, sessions, tmp_path / "go")
+        os.kill(sessions.status()[0].pids[0], signal.SIGKILL)
+        ends = {(result.outcome, result.code) for result in await asyncio.gather(*calls)}
+        assert ends == {("unavailable", "connection_lost")}
+        assert sessions.status()[0].running == 0
+        assert sessions.status()[0].circuit == "closed", "it counts as one failure"
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    bench.run(main, bench.stdio(), bounds=Bounds(per_server=100))
+
+
+def test_lines_of_several_threads_never_mix(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
+        wrong: list[str] = []
+
+        async def calls(letter: str) -> None:
+            for _ in range(5):
+                results = [bench.call(sessions, "echo", text=letter * size) for size in (20_000, 1, 15_000)]
+                wrong.extend(
+                    result.outcome
+                    for result, size in zip(await asyncio.gather(*results), (20_000, 1, 15_000), strict=True)
+                    if bench.said(result) != letter * size
+                )
+
+        await asyncio.gather(calls("a"), *(asyncio.to_thread(asyncio.run, calls(letter)) for letter in "bcdefgh"))
+        assert wrong == []
+        assert sessions.status()[0].running == 0
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_caller_whose_loop_is_blocked_holds_up_no_other(bench: Any, tmp_path: Path) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
+        begun, over = threading.Event(), threading.Event()
+
+        async def call_and_block() -> str:
+            call = asyncio.ensure_future(bench.call(sessions, "sleep", file=str(tmp_path / "go")))
+            await bench.until(lambda: sessions.status()[0].running)
+            begun.set()
+            assert over.wait(300)
+            return str((await call).outcome)
+
+        blocked = asyncio.ensure_future(asyncio.to_thread(asyncio.run, call_and_block()))
+        await asyncio.to_thread(begun.wait, 300)
+        (tmp_path / "go").touch()
+        assert bench.said(await bench.call(sessions, "echo", text="mine")) == "mine"
+        over.set()
+        assert await blocked == "ok"
+
+    bench.run(main, bench.stdio(), bounds=Bounds(per_server=1))
+
+
+def test_each_of_the_calls_of_a_server_has_its_own_time(bench: Any, leap: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await bench.call(sessions, "echo", text="started")
+        patient, hasty = (asyncio.ensure_future(bench.call(sessions, "hang", left_s)) for left_s in (6_000.0, 50.0))
+        await bench.until(lambda: sessions.status()[0].running == 2)
+        leap()
+        assert (await hasty).outcome == "timeout"
+        assert not patient.done()
+        assert len(json.loads(bench.said(await bench.call(sessions, "heard")))) == 1
+        await leap.until(patient)
+        assert (await patient).outcome == "timeout"
 
     bench.run(main, bench.stdio())
 

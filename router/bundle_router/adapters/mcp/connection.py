@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, read_result
+from bundle_router.adapters.mcp.stdio import LineRequests
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -216,6 +217,12 @@ class Connection:
         if work.cancelled():
             raise ServerFault("closed", "the connection was closed during the call", sent=True)
         return work.result()
+
+    def lines(self, client: Client | None) -> tuple[sdk.RawSession, LineRequests] | None:
+        """Return the session, and what carries a client's requests on any thread, if this connection has that."""
+        session = self._session
+        carrier = session.carrier_for(client) if session is not None and self.alive else None
+        return (session, carrier) if session is not None and isinstance(carrier, LineRequests) else None
 
     def _forget(self, work: asyncio.Task[Any]) -> None:
         self._behind.discard(work)

@@ -1,4 +1,4 @@
-"""Requests on the sessions' loop: each passes the queue, the circuit breaker and the connection.
+"""Requests to tool servers: each passes the queue, the circuit breaker and the connection, on the sessions' loop.
 
 Rules:
 1. The order is queue, breaker, connection. So a breaker's probe never waits in a queue, and a server with an open
@@ -6,11 +6,14 @@ Rules:
 2. A call is retried only if the server can't have acted on it: it was not reached, or said that it has forgotten the
    session. It is retried once, after `restart_s`, within the call's own time.
 3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing about health.
+4. A call to a stdio server is sent from its caller's loop, where nothing but the answer has to be waited for. The
+   sessions' loop takes the answer and watches the time, and what the call held is free even if the caller is blocked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,13 +41,16 @@ from bundle_router.adapters.mcp.faults import (
 from bundle_router.adapters.mcp.lists import Lists, read_pages
 from bundle_router.adapters.mcp.pool import LISTING, ResourceSubscriptions, SessionPool, session_terms
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
+from bundle_router.adapters.mcp.quiet import is_traced
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
 from bundle_router.core.models.breaker import Breaker, End, Ticket
+from bundle_router.core.models.canonical import EACH, PIECE, budget_left
 from bundle_router.core.tools.admission import Admitted, VolatileError, admit
+from bundle_router.core.tools.shaping.json_text import encode_small
 from bundle_router.core.tools.transport.blocks import take_out_nan
 from bundle_router.core.tools.transport.bounds import Bounds
-from bundle_router.core.tools.transport.concurrency import Gate
+from bundle_router.core.tools.transport.concurrency import Gate, HeldConnection
 from bundle_router.core.tools.transport.pass_through import ServerReply, passes
 from bundle_router.core.tools.transport.tool_servers import Listing, RawResult, Scope
 from bundle_router.dataclass import replace
@@ -64,19 +70,28 @@ Waiter = asyncio.Future[bool]
 
 
 class Guards:
-    """The circuit breaker of each server, and the queue of calls in front of them."""
+    """The circuit breaker of each server, and the queue of calls in front of them. On one loop, but `enter_at_once`."""
 
     def __init__(self, bounds: Bounds, clock: Clock) -> None:
         self._gate: Gate[Waiter] = Gate(bounds)
         self._breakers: dict[str, Breaker] = {}
         self._terms = bounds.breaker
         self._clock = clock
+        self.lock = threading.RLock()
+
+    def enter_at_once(self, server: str) -> Ticket | None:
+        """Take a place and the breaker's permission, if nothing stands in the way; None if something does."""
+        with self.lock:
+            breaker = self.breaker(server)
+            is_free = breaker.open_until_ns is None and self._gate.enter(server, None) == "run"
+            return Ticket(breaker.epoch, probe=False) if is_free else None
 
     async def enter(self, server: str, deadline: float) -> None:
         """Wait for a place in the queue, which `leave` gives back. Raises Busy."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        verdict = self._gate.enter(server, waiter)
+        with self.lock:
+            verdict = self._gate.enter(server, waiter)
         if verdict == "busy":
             raise Busy
         if verdict == "run":
@@ -87,14 +102,17 @@ class Guards:
             is_turn = await waiter
         finally:
             timer.cancel()
-            if not is_turn and not self._gate.cancel(server, waiter):
-                self.leave(server)  # it was this call's turn by now
+            with self.lock:
+                if not is_turn and not self._gate.cancel(server, waiter):
+                    self.leave(server)  # it was this call's turn by now
         if not is_turn:
             raise Busy
 
     def leave(self, server: str) -> None:
         """Give the place to the next waiting call."""
-        for waiter in self._gate.leave(server):
+        with self.lock:
+            waiters = self._gate.leave(server)
+        for waiter in waiters:
             if not waiter.done():  # else it has just given up, and passes the place on
                 waiter.set_result(True)
 
@@ -103,20 +121,22 @@ class Guards:
     def admit(self, server: str) -> Ticket:
         """Ask the breaker for permission to contact the server. Raises CircuitOpen."""
         now = self._clock.monotonic_ns()
-        breaker, ticket = self.breaker(server).admit(now)
-        self._breakers[server] = breaker
+        with self.lock:
+            breaker, ticket = self.breaker(server).admit(now)
+            self._breakers[server] = breaker
         if ticket is None:
             raise CircuitOpen(breaker.opens_again_in_s(now))
         return ticket
 
     def settle(self, server: str, ticket: Ticket, end: End | None, retry_after_s: float | None = None) -> bool:
         """Tell the breaker how the request ended (None: nobody waited). Return whether this opened it."""
-        before = self.breaker(server)
-        if end is None:
-            after = before.release(ticket)
-        else:
-            after = before.settle(ticket, end, self._clock.monotonic_ns(), retry_after_s)
-        self._breakers[server] = after
+        with self.lock:
+            before = self.breaker(server)
+            if end is None:
+                after = before.release(ticket)
+            else:
+                after = before.settle(ticket, end, self._clock.monotonic_ns(), retry_after_s)
+            self._breakers[server] = after
         return after.open_until_ns is not None and after.epoch != before.epoch
 
     def breaker(self, server: str) -> Breaker:
@@ -153,10 +173,11 @@ class Hub:
         self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
-        self.pool = SessionPool(self._connection, bounds, clock)
+        self.pool = SessionPool(self._connection, bounds, clock, self.guards.lock)
         self.lists = Lists(self._read, clock, diagnostics, _admit_listing, note_change)
         self.following = ResourceSubscriptions(self.pool, bounds)
-        self._reaping = asyncio.get_running_loop().create_task(self._reap())
+        self._loop = asyncio.get_running_loop()
+        self._reaping = self._loop.create_task(self._reap())
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -181,6 +202,47 @@ class Hub:
             result = error_result(name, error, scope.client)
         waited_ms = queued_ms if queued_ms >= 0 else (loop.time() - asked_at) * 1000
         return RawResult(result.blocks, result.outcome, result.code, result.answer, waited_ms)
+
+    async def call_at_once(
+        self, server: Server, tool: str, arguments: Mapping[str, Any], scope: Scope, timeout_s: float
+    ) -> RawResult | None:
+        """Do as `call` does, on any loop, where only the answer has to be waited for; else return None."""
+        ready = self.pool.ready(server, scope)
+        lines = ready[1].lines(scope.client) if ready is not None else None
+        if ready is None or lines is None or is_traced() or budget_left(arguments, PIECE) < 0:
+            return None
+        (lease, connection), (session, requests) = ready, lines
+        params, _ = session.stamp("tools/call", {"name": tool, "arguments": dict(arguments)}, None, scope.client)
+        text = encode_small(params)
+        with self.guards.lock:
+            ticket = None if lease.doomed else self.guards.enter_at_once(server.name)
+            if ticket is None:
+                return None
+            self.pool.hold(lease)
+        end, name = partial(self._end_call, server, ticket, lease, connection), f"{server.name}.{tool}"
+        try:
+            made = requests.begin("tools/call", text, timeout_s, end)
+        except ServerFault:  # it has just ended, and nothing was sent
+            self._loop.call_soon_threadsafe(end, asyncio.CancelledError())
+            return None
+        try:
+            raw = await requests.answer_to(made)
+        except RpcError as error:
+            return error_result(name, error, scope.client)
+        except ServerFault as fault:
+            return fault_result(name, fault, timeout_s)
+        await self._note_unexpected(server, tool, scope, raw)
+        read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
+        return read(has_nan=False) if made.size * EACH <= _INLINE_CHARS else await _take_apart(raw, read)
+
+    def _end_call(
+        self, server: Server, ticket: Ticket, lease: HeldConnection[Any], connection: Connection, failure: Any
+    ) -> None:
+        if isinstance(failure, ServerFault):
+            self._let_go(connection, failure)
+        self.pool.release(lease)
+        self._settle(server, ticket, failure)
+        self.guards.leave(server.name)
 
     async def ask(
         self, server: Server, method: str, params: Mapping[str, Any], scope: Scope, timeout_s: float
@@ -219,42 +281,54 @@ class Hub:
     async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work if the breaker permits, and tell the breaker how it ended. Raises CircuitOpen."""
         ticket = self.guards.admit(server.name)
-        end: End | None = None
-        retry_after_s = None
+        failure: BaseException | None = None
         try:
-            result = await work()
-            end = "answered"
-            return result
-        except RpcError:
-            end = "answered"
-            raise
-        except ServerFault as fault:
-            end, retry_after_s = None if fault.counted else _end_of(fault), fault.retry_after_s
-            self.errors[server.name] = fault.detail
-            self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
+            return await work()
+        except BaseException as error:
+            failure = error
             raise
         finally:
-            open_before = self.guards.breaker(server.name).open_until_ns
-            opened = self.guards.settle(server.name, ticket, end, retry_after_s)
-            if open_before != self.guards.breaker(server.name).open_until_ns:
-                self._note_change()
-            if opened:
-                error = self.errors.get(server.name, "")
-                self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
-                self.pool.retire_server(server.name)
+            self._settle(server, ticket, failure)
+
+    def _settle(self, server: Server, ticket: Ticket, failure: BaseException | None) -> None:
+        """Tell the breaker how a request ended. What is neither an answer nor a fault says nothing."""
+        end: End | None = "answered" if failure is None or isinstance(failure, RpcError) else None
+        fault = failure if isinstance(failure, ServerFault) else None
+        if fault is not None:
+            end = None if fault.counted else _end_of(fault)
+            self.errors[server.name] = fault.detail
+            self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
+        elif end and not ticket.probe and not self.guards.breaker(server.name).errors:
+            return  # as mostly: an answer changes nothing
+        open_before = self.guards.breaker(server.name).open_until_ns
+        opened = self.guards.settle(server.name, ticket, end, fault.retry_after_s if fault else None)
+        if open_before != self.guards.breaker(server.name).open_until_ns:
+            self._note_change()
+        if opened:
+            error = self.errors.get(server.name, "")
+            self._diagnostics.event("warning", "server.left_alone", server=server.name, last_error=error)
+            self.pool.retire_server(server.name)
 
     async def _with_a_retry(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
     ) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
+        def again_in_s(fault: ServerFault) -> float | None:
+            return None if fault.sent or fault.kind in NEVER_AGAIN else self._bounds.restart_s
+
+        return await self._twice(lambda: self._request(server, method, params, scope, deadline), again_in_s, deadline)
+
+    async def _twice(
+        self, attempt: Callable[[], Awaitable[T]], again_in_s: Callable[[ServerFault], float | None], deadline: float
+    ) -> T:
+        """Try once more after the seconds that a fault allows, if there is time for a restart."""
         try:
-            return await self._request(server, method, params, scope, deadline)
+            return await attempt()
         except ServerFault as fault:
-            again = not fault.sent and fault.kind not in NEVER_AGAIN
-            if not again or loop.time() + self._bounds.restart_s >= deadline:
+            wait_s = again_in_s(fault)
+            if wait_s is None or self._loop.time() + self._bounds.restart_s >= deadline:
                 raise
-        await asyncio.sleep(self._bounds.restart_s)
-        return await self._request(server, method, params, scope, deadline)
+        await asyncio.sleep(wait_s)
+        return await attempt()
 
     async def _request(
         self, server: Server, method: str, params: dict[str, Any], scope: Scope, deadline: float
@@ -304,19 +378,14 @@ class Hub:
             self.pool.release(lease)
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
-        async def work() -> tuple[Listing, float | None]:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + self._bounds.connect_s + self._bounds.list_s
-            try:
-                return await self._pages(server, scope, deadline)
-            except ServerFault as fault:
-                if fault.kind not in LIST_AGAIN or loop.time() + self._bounds.restart_s >= deadline:
-                    raise
-                wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s
-            await asyncio.sleep(wait_s)
-            return await self._pages(server, scope, deadline)
+        deadline = self._loop.time() + self._bounds.connect_s + self._bounds.list_s
 
-        return await self._with_breaker(server, work)
+        def again_in_s(fault: ServerFault) -> float | None:
+            wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s
+            return wait_s if fault.kind in LIST_AGAIN else None
+
+        pages = partial(self._pages, server, scope, deadline)
+        return await self._with_breaker(server, lambda: self._twice(pages, again_in_s, deadline))
 
     # --- connections -------------------------------------------------------------------------------------------------
 

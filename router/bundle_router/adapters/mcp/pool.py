@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -36,12 +37,16 @@ _TRIES: Final = 4
 
 
 class SessionPool:
-    """The connections. `make` returns an unopened one for a server, or raises ServerFault. All on one event loop."""
+    """The connections. `make` returns an unopened one for a server, or raises ServerFault. All on one event loop, but
+    `ready` and `hold`; `lock` guards what these change."""
 
-    def __init__(self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock) -> None:
+    def __init__(
+        self, make: Callable[[Server, Scope], Connection], bounds: Bounds, clock: Clock, lock: threading.RLock
+    ) -> None:
         self._make = make
         self._bounds = bounds
         self._clock = clock
+        self._lock = lock
         self._leases: Leases[Key] = Leases(idle_s=bounds.idle_s, max_open=bounds.max_open)
         self._opening: dict[int, asyncio.Task[Connection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -54,7 +59,8 @@ class SessionPool:
             raise ServerFault("closed", CLOSED)
         for _ in range(_TRIES):
             key = self._key(server, scope)
-            lease, new = self._leases.acquire(key, self._clock.monotonic_ns())
+            with self._lock:
+                lease, new = self._leases.acquire(key, self._clock.monotonic_ns())
             if new:
                 self.close_unused()
                 work = asyncio.get_running_loop().create_task(self._open(server, scope, lease))
@@ -71,6 +77,16 @@ class SessionPool:
                 self._retire_held(lease)
             self.release(lease)
         raise ServerFault("connection_lost", "the server ends every connection as soon as it is open")
+
+    def ready(self, server: Server, scope: Scope) -> tuple[HeldConnection[Key], Connection] | None:
+        """Return the open connection that `acquire` would return at once, if there is one, without holding it."""
+        lease = self._leases.find(self._key(server, scope))
+        connection = self._connection_of(lease) if lease is not None else None
+        return None if lease is None or connection is None else (lease, connection)
+
+    def hold(self, lease: HeldConnection[Key]) -> None:
+        """Hold a connection that is not doomed until `release`. The caller has the lock."""
+        lease.leases += 1
 
     async def _wait_opened(self, lease: HeldConnection[Key], deadline: float) -> Connection:
         work = self._opening[lease.number]
@@ -116,19 +132,26 @@ class SessionPool:
 
     def retire_server(self, server: str) -> None:
         """Lend no connection of this server any more."""
-        self._end(self._leases.retire_where(lambda key: key[0] == server))
+        self._retire_where(lambda key: key[0] == server)
+
+    def _retire_where(self, wanted: Callable[[Key], bool]) -> None:
+        with self._lock:
+            self._end(self._leases.retire_where(wanted))
 
     def _retire_held(self, lease: HeldConnection[Key]) -> None:
-        if self._leases.retire(lease):
-            self._end([lease])
+        with self._lock:
+            if self._leases.retire(lease):
+                self._end([lease])
 
     def release(self, lease: HeldConnection[Key]) -> None:
-        if self._leases.release(lease, self._clock.monotonic_ns()):
-            self._end([lease])
+        with self._lock:
+            if self._leases.release(lease, self._clock.monotonic_ns()):
+                self._end([lease])
 
     def close_unused(self) -> None:
         """Close the connections that have been idle for too long."""
-        self._end(self._leases.idle(self._clock.monotonic_ns()))
+        with self._lock:
+            self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, ended: list[HeldConnection[Key]]) -> None:
         for lease in ended:
@@ -141,13 +164,14 @@ class SessionPool:
     async def close_run(self, run_id: str) -> None:
         """Close the run's connections after their last call, and wait until they are closed."""
         if run_id:
-            self._end(self._leases.retire_where(lambda key: key[2] == run_id))
+            self._retire_where(lambda key: key[2] == run_id)
         await self._wait_settled()
 
     async def close(self) -> None:
         """Close all connections, including those with calls in progress."""
         self._closed = True
-        self._leases.retire_where(lambda key: True)
+        with self._lock:
+            self._leases.retire_where(lambda key: True)
         for number in list(self._opening):
             work = self._opening.pop(number)
             self._closing.add(asyncio.get_running_loop().create_task(_end(work)))

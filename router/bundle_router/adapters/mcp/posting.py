@@ -83,7 +83,8 @@ class ModernPosts:
     ) -> dict[str, Any]:
         """See `RequestCarrier.request`."""
         number, self.number = self.number, self.number + 1
-        body = await encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{await encode_params(params)}}}'
+        body = text.encode("utf-8", "replace")
         answer = _Answer(number, self._max_bytes, on_change)
         self._under_way.add(answer)
         try:
@@ -103,11 +104,14 @@ class ModernPosts:
         return b"%b%bcontent-length: %d\r\n\r\n" % (self._first, named, length)
 
 
-async def encode_message(message: Mapping[str, Any]) -> bytes:
-    """Return the message as JSON; one with large arguments is encoded in a thread."""
-    work = partial(encode_large, message, encode_small, list)
-    is_small = budget_left(message["params"].get("arguments"), PIECE) >= 0
-    return (encode_small(message) if is_small else await run_in_turn("shaped", work)).encode("utf-8", "replace")
+async def encode_params(params: Mapping[str, Any]) -> str:
+    """Return a request's params as JSON; those with large arguments are encoded in a thread."""
+    is_small = budget_left(params.get("arguments"), PIECE) >= 0
+    return (
+        encode_small(params)
+        if is_small
+        else await run_in_turn("shaped", partial(encode_large, params, encode_small, list))
+    )
 
 
 def _header_line(pair: tuple[str, str]) -> bytes:
@@ -246,7 +250,8 @@ def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
     """Parse a JSON object; None if it is none. Lone surrogates are replaced, and parts that are nested too deep."""
     try:
         is_small = len(body) < LARGE
-        value = decode_small(body.decode(json.detect_encoding(body), "surrogatepass")) if is_small else read_large(body)
+        encoding = "utf-8" if body.startswith(b'{"') else json.detect_encoding(body)
+        value = decode_small(body.decode(encoding, "surrogatepass")) if is_small else read_large(body)
         if b"\\ud" in body or b"\\uD" in body:
             value = read_large(dump(value).encode("utf-8", "replace"))
     except RecursionError:

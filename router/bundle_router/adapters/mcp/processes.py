@@ -18,6 +18,7 @@ import os
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -73,6 +74,78 @@ class Output(asyncio.StreamReader):
             super().feed_data(data)
 
 
+class Input:
+    """A server's standard input. Any thread with a loop may write, and none is blocked: what the server does not take
+    yet is written on the loop that this was made on. What comes after the server's end is dropped."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.RLock()
+        self._rest = bytearray()
+        self._holder: asyncio.AbstractEventLoop | None = None
+        self._is_closing = False
+        self._taken = asyncio.Event()
+        self._taken.set()
+
+    def write(self, line: bytes, *, later: bool = False) -> None:
+        """Write a line: at once, or with all those of this iteration of the caller's loop, in one system call, so that
+        the server wakes once. Lines of another loop take them along."""
+        here = asyncio.get_running_loop()
+        with self._lock:
+            self._rest += line
+            if later and self._holder is None:
+                self._holder = here
+                here.call_soon(self._send)
+            elif not later or self._holder is not here:
+                self._send()
+
+    def _send(self) -> None:
+        with self._lock, contextlib.suppress(RuntimeError):  # the loop was closed
+            self._holder = None
+            if self._rest and self._taken.is_set():
+                self._send_some()
+                if self._rest:
+                    self._taken.clear()
+                    self._loop.call_soon_threadsafe(self._send_rest)
+
+    def _send_some(self) -> None:
+        try:
+            del self._rest[: self._socket.send(self._rest)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the reader of the output learns why
+            self._rest.clear()
+
+    def _send_rest(self) -> None:
+        with self._lock:
+            self._send_some()
+            if self._rest:
+                self._loop.add_writer(self._socket, self._send_rest)
+            else:
+                self._end_sending()
+
+    def _end_sending(self) -> None:
+        self._rest.clear()
+        self._taken.set()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_writer(self._socket)
+        if self._is_closing:
+            self._socket.close()
+
+    async def drain(self) -> None:
+        """Wait until the server has taken what was sent, or has ended. On the loop."""
+        await self._taken.wait()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the input, after what was written before or at once. On the loop."""
+        with self._lock:
+            self._send()
+            self._is_closing = True
+            if at_once or self._taken.is_set():
+                self._end_sending()
+
+
 R = TypeVar("R", bound=asyncio.StreamReader)
 
 
@@ -80,7 +153,7 @@ class Process:
     """One started server. `exited` is set when it has ended, even if another process still holds its pipes."""
 
     def __init__(self, control: socket.socket) -> None:
-        self.stdin: asyncio.StreamWriter
+        self.stdin: Input
         self.stdout: Output
         self.stderr: asyncio.StreamReader
         self.exited = asyncio.Event()
@@ -96,9 +169,9 @@ class Process:
 
     async def connect(self, stdin: socket.socket, stdout: BinaryIO, stderr: BinaryIO) -> None:
         """Open streams on our ends of its pipes. Closing the streams closes the pipes."""
+        self.stdin = Input(stdin)
         self.stdout = await self._read_pipe(stdout, Output())
         self.stderr = await self._read_pipe(stderr, asyncio.StreamReader())
-        _, self.stdin = await asyncio.open_unix_connection(sock=stdin)
 
     async def _read_pipe(self, file: BinaryIO, reader: R) -> R:
         loop = asyncio.get_running_loop()
@@ -152,6 +225,7 @@ class Process:
         """Close our ends of the sockets, which tells the supervisor to end the server."""
         self._hearing.cancel()
         self._control.close()
+        self.stdin.close(at_once=True)
         for transport in self._reading:
             transport.close()
 

@@ -186,9 +186,12 @@ class RawSession(ClientSession):
         `schema` is the called tool's input schema; its annotations name the arguments that a modern server also wants
         as headers. `client` is the agent's client, on whose behalf the request is made.
         """
-        params, opts = await self._stamp_request(method, params, schema, client)
+        params, opts = self.stamp(method, params, schema, client)
         if client is None:
             return await self.dispatcher.send_raw_request(method, params, opts)
+        if client.progress and client.on_notification is not None:
+            opts["on_progress"] = progress_to(client.on_notification)
+        await self._set_level(client)
         self._clients.append(client)
         try:
             return await self.dispatcher.send_raw_request(method, params, opts)
@@ -205,21 +208,26 @@ class RawSession(ClientSession):
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> dict[str, Any]:
         """Send a request as `request` does, by the `carrier`. Raises ServerFault, RpcError, Redirected."""
-        params, opts = await self._stamp_request(method, params, schema, client)
+        params, opts = self.stamp(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         if not is_traced():
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
         with trace_request(method, self.carrier.number, params):
             return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
 
-    async def _stamp_request(
+    def stamp(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
     ) -> tuple[dict[str, Any], CallOptions]:
+        """Return the params of a request, with what the era wants in them, such as the client's capabilities and log
+        level, and its headers. In the handshake era capabilities belong to the session."""
         opts: CallOptions = {}
         data: dict[str, Any] = {"method": method, "params": params}
         self._stamp(data, opts)
-        if client is not None:
-            await self._speak_for(client, data, opts)
+        if client is not None and self.is_modern:
+            meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
+            if client.log_level:
+                meta[types.LOG_LEVEL_META_KEY] = client.log_level
+            data["params"] = {**data["params"], **client.continuation, "_meta": meta}
         if schema is not None and self.is_modern:
             known = self._mirrored.get(params["name"])
             if known is None or known[0] is not schema:
@@ -229,19 +237,10 @@ class RawSession(ClientSession):
                 opts.setdefault("headers", {}).update(mcp_param_headers(known[1], params.get("arguments") or {}))
         return data["params"], opts
 
-    async def _speak_for(self, client: Client, data: dict[str, Any], opts: CallOptions) -> None:
-        """Declare the client's capabilities and log level in the request. In the handshake era capabilities belong to
-        the session, and all its clients share one log level, which is only ever made more verbose."""
-        if client.progress and client.on_notification is not None:
-            opts["on_progress"] = progress_to(client.on_notification)
-        if self.is_modern:
-            meta = {**data["params"].get("_meta", {}), types.CLIENT_CAPABILITIES_META_KEY: dict(client.capabilities)}
-            if client.log_level:
-                meta[types.LOG_LEVEL_META_KEY] = client.log_level
-            data["params"] = {**data["params"], **client.continuation, "_meta": meta}
-            return
+    async def _set_level(self, client: Client) -> None:
+        """Set the log level of a session in the handshake era. All its clients share it, so it only becomes finer."""
         logs = self.server_capabilities is not None and self.server_capabilities.logging is not None
-        if client.log_level and logs and is_finer(client.log_level, self._level_set):
+        if client.log_level and logs and not self.is_modern and is_finer(client.log_level, self._level_set):
             self._level_set = client.log_level
             await self.dispatcher.send_raw_request("logging/setLevel", {"level": client.log_level}, {})
 

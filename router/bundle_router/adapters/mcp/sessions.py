@@ -2,7 +2,7 @@
 
 Rules:
 1. Connections live on one loop in a thread of their own (see `loop`). This module only hands requests over, except that
-   a fresh list and the check of arguments are answered on the caller's loop.
+   a fresh list and the check of arguments are answered on the caller's loop, and calls to stdio servers sent from it.
 2. Nothing is contacted, started or imported before it is needed.
 3. After `close` no process, socket or thread is left.
 """
@@ -97,7 +97,9 @@ class McpSessions:
         place: CallPlace = NOWHERE,
     ) -> RawResult:
         del place  # a server has the folder it was started in; what is in the arguments is its own affair
-        entry = self._entry(server)
+        entry, hub = self._entry(server), self._hub
+        if hub is not None and (result := await hub.call_at_once(entry, tool, arguments, scope, timeout_s)) is not None:
+            return result
         return await self._on_hub(lambda hub: hub.call(entry, tool, arguments, scope, timeout_s))
 
     async def ask(

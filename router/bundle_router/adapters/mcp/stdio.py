@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +26,7 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import encode_message, read_object, read_result
+from bundle_router.adapters.mcp.posting import encode_params, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
@@ -39,78 +42,133 @@ _DRAIN_S: Final = 0.2
 
 Report = Callable[..., None]
 """Reports to the operator: `report(level, name, **fields)`."""
+Ended = Callable[[BaseException | None], None]
+"""Is called once, on the connection's loop, with the failure of a request or None."""
+
+
+@dataclass(slots=True)
+class LineRequest:
+    """A request, and the future of its answer on its caller's loop. `size`: bytes of the answer."""
+
+    number: int
+    answer: asyncio.Future[Any]
+    timeout_s: float
+    due: float
+    ended: Ended | None
+    size: int = 0
 
 
 class LineRequests:
-    """Requests of one connection, one line each, that bypass the SDK. Their answers are taken before it sees them."""
+    """Requests of one connection, one line each, that bypass the SDK. Any thread may begin one and give it up. The
+    connection's loop ends all others: it takes the answers before the SDK sees them, and watches the time."""
 
     def __init__(self, process: Process) -> None:
         self.number = FIRST_NUMBER
+        self._loop = asyncio.get_running_loop()
         self._process = process
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._held: list[bytes] = []
-        self._ended: ServerFault | None = None
+        self._lock = threading.Lock()
+        self._waiting: dict[int, LineRequest] = {}  # who takes one out ends it
+        self._due = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._fault: ServerFault | None = None
 
     async def request(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
     ) -> dict[str, Any]:
         """See `posting.RequestCarrier.request`. Notifications beside an answer reach the SDK."""
-        number, self.number = self.number, self.number + 1
-        line = await encode_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        if self._ended is not None:
-            raise self._ended
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        return await self.answer_to(self.begin(method, await encode_params(params)))
+
+    def begin(self, method: str, params: str, timeout_s: float = math.inf, ended: Ended | None = None) -> LineRequest:
+        """Send a request, whose `params` are JSON. Raises ServerFault if the connection has ended."""
+        here = asyncio.get_running_loop()
+        with self._lock:
+            if self._fault is not None:
+                raise ServerFault(self._fault.kind, self._fault.detail)
+            made = LineRequest(self.number, here.create_future(), timeout_s, here.time() + timeout_s, ended)
+            self.number += 1
+            self._waiting[made.number] = made
+            if made.due < self._due:
+                self._due = made.due
+                self._loop.call_soon_threadsafe(self._watch)
+        self._write(f'"id":{made.number},"method":"{method}","params":{params}')
+        return made
+
+    def _write(self, fields: str) -> None:
+        line = f'{{"jsonrpc":"2.0",{fields}}}\n'.encode("utf-8", "replace")
+        self._process.stdin.write(line, later=len(self._waiting) > 1)
+
+    async def answer_to(self, made: LineRequest) -> dict[str, Any]:
+        """Wait for a result; who is cancelled meanwhile gives the request up. Raises ServerFault, RpcError."""
         try:
-            self._write(line)
-            return await answer
-        except asyncio.CancelledError:
-            named = {"requestId": number, "reason": "caller cancelled"}
-            self._write(await encode_message({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": named}))
+            return await made.answer  # type: ignore[no-any-return] # it is what `take` put there
+        except asyncio.CancelledError as cancelled:
+            if self._give_up(made) and made.ended is not None:
+                with contextlib.suppress(RuntimeError):  # that loop was closed, with all it held
+                    self._loop.call_soon_threadsafe(made.ended, cancelled)
             raise
-        finally:
-            del self._waiting[number]
 
-    def _write(self, line: bytes) -> None:
-        """Write a line: at once for the only request, else one system call for those of one iteration of the loop, so
-        that the server wakes once."""
-        self._held.append(line + b"\n")
-        if len(self._waiting) == 1:
-            self._send()
-        elif len(self._held) == 1:
-            asyncio.get_running_loop().call_soon(self._send)
+    def _give_up(self, made: LineRequest) -> bool:
+        """Tell the server that nobody waits for an answer any more. Return whether somebody did."""
+        if self._waiting.pop(made.number, None) is None:
+            return False
+        params = f'{{"requestId":{made.number},"reason":"caller cancelled"}}'
+        self._write(f'"method":"notifications/cancelled","params":{params}')
+        return True
 
-    def _send(self) -> None:
-        buffered, self._held = self._held, []
-        with contextlib.suppress(OSError, RuntimeError):  # the reader of its output learns why
-            self._process.stdin.write(b"".join(buffered))
+    def _watch(self) -> None:
+        """End the requests whose time is up, and look again when that of the next one is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self._loop.time()
+        with self._lock:
+            waiting = list(self._waiting.values())
+            self._due = min((made.due for made in waiting if made.due > now), default=math.inf)
+            self._timer = self._loop.call_at(self._due, self._watch) if self._due < math.inf else None
+        for made in waiting:
+            if made.due <= now and self._give_up(made):
+                self._end(made, ServerFault("timeout", f"no answer within {made.timeout_s:.3g} s", sent=True))
 
-    def take(self, message: dict[str, Any]) -> bool:
+    def take(self, message: dict[str, Any], size: int) -> bool:
         """Return whether the message answers one of these requests, perhaps one whose caller no longer waits."""
         number = None if "method" in message else message.get("id")
         if isinstance(number, str) and number.isdecimal() and len(number) < 19:
             number = int(number)
         if type(number) is not int or not FIRST_NUMBER <= number < self.number:
             return False
-        answer = self._waiting.get(number)
         try:
-            result = read_result({**message, "id": number}, number)
+            answer: Any = read_result({**message, "id": number}, number)
         except RpcError as error:
-            if answer is not None and not answer.done():
-                answer.set_exception(error)
+            answer = error
         except ServerFault:
             return False
-        else:
-            if answer is not None and not answer.done():
-                answer.set_result(result)
+        made = self._waiting.pop(number, None)
+        if made is not None:
+            made.size = size
+            self._end(made, answer)
         return True
+
+    def _end(self, made: LineRequest, answer: Any) -> None:
+        failure = answer if isinstance(answer, Exception) else None
+        if made.ended is not None:
+            made.ended(failure)
+        settle = made.answer.set_result if failure is None else made.answer.set_exception
+        if (loop := made.answer.get_loop()) is not self._loop:
+            with contextlib.suppress(RuntimeError):  # the caller's loop was closed
+                loop.call_soon_threadsafe(lambda: None if made.answer.done() else settle(answer))
+        elif not made.answer.done():
+            settle(answer)
 
     def close(self, fault: ServerFault | None = None) -> None:
         """Fail the requests in progress with `fault`; default: the connection was closed by us."""
-        fault = self._ended = fault or ServerFault("closed", "the connection was closed during the call")
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
+        fault = fault or ServerFault("closed", "the connection was closed during the call")
+        with self._lock:
+            self._fault, self._due = fault, -math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            with contextlib.suppress(KeyError):  # its caller has just given it up
+                made = self._waiting.popitem()[1]
+                self._end(made, ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
@@ -121,7 +179,10 @@ def _message(line: bytes) -> dict[str, Any] | None:
 
 
 class Pipes:
-    """One server's process, and the tasks that read and write its lines."""
+    """One server's process, and the tasks that read and write its lines (a `connection.Wire`). The process belongs to
+    one run, or keeps no caller's state."""
+
+    stateful = True
 
     def __init__(self, process: Process, bounds: Bounds, report: Report) -> None:
         self.process = process
@@ -163,7 +224,7 @@ class Pipes:
             for line in found:
                 value = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
                 is_wanted = is_wanted or (value is not None and "method" not in value)
-                if value is not None and self.requests.take(value):
+                if value is not None and self.requests.take(value, len(line)):
                     continue
                 message = None if value is None else sdk.read_message(value)
                 if message is None:
@@ -187,7 +248,7 @@ class Pipes:
         if len(chunk) > min(LARGE, self._bounds.max_message_bytes) or chunk.find(b"\n") != len(chunk) - 1:
             return False
         message = _message(chunk) if chunk.startswith(b"{") and b'"method"' not in chunk else None
-        return message is not None and self.requests.take(message)
+        return message is not None and self.requests.take(message, len(chunk))
 
     def _skip(self, line: bytes) -> None:
         self.skipped += 1
@@ -215,10 +276,20 @@ class Pipes:
 
     async def write(self, session: Any) -> None:
         """Turn messages into lines until the session or the server's input ends."""
-        with contextlib.suppress(OSError, anyio.ClosedResourceError):
+        with contextlib.suppress(anyio.ClosedResourceError):
             async for message in session:
                 self.process.stdin.write(sdk.line_of(message))
                 await self.process.stdin.drain()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def note_era(self, accepts: Callable[[str], bool]) -> None:
+        self.accepts = accepts
+
+    def carrier(self, *, is_modern: bool) -> LineRequests:
+        return self.requests
 
     @property
     def last_words(self) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import OriginClient, TcpPool
     from bundle_router.adapters.mcp.posting import ModernPosts
     from bundle_router.adapters.mcp.processes import ProcessSupervisor, ServerCommand
-    from bundle_router.adapters.mcp.stdio import LineRequests, Pipes
+    from bundle_router.adapters.mcp.stdio import Pipes
 
 
 DEFAULT_BOUNDS: Final = bounds_for(CallLimits())
@@ -100,29 +100,6 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
     return headers
 
 
-class StdioWire:
-    """The wire of a stdio server. Its process belongs to one run, so it has no state that others share."""
-
-    stateful = True
-
-    def __init__(self, pipes: Pipes) -> None:
-        self._pipes = pipes
-
-    @property
-    def fault(self) -> ServerFault | None:
-        return self._pipes.fault
-
-    @property
-    def pid(self) -> int:
-        return self._pipes.process.pid
-
-    def note_era(self, accepts: Callable[[str], bool]) -> None:
-        self._pipes.accepts = accepts
-
-    def carrier(self, *, is_modern: bool) -> LineRequests:
-        return self._pipes.requests
-
-
 @dataclass(slots=True)
 class HttpWire:
     transport: OriginClient
@@ -150,16 +127,15 @@ def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
 @asynccontextmanager
 async def _stdio_wire(
     command: ServerCommand, supervisor: ProcessSupervisor, bounds: Bounds, report: Callable[..., None]
-) -> AsyncIterator[tuple[Any, StdioWire]]:
+) -> AsyncIterator[tuple[Any, Pipes]]:
     from bundle_router.adapters.mcp.stdio import open_stdio
 
     async with open_stdio(command, supervisor, bounds, report) as (streams, pipes):
-        wire = StdioWire(pipes)
         try:
-            yield streams, wire
+            yield streams, pipes
         finally:
-            if wire.fault is not None and wire.fault.kind in ("connection_lost", "not_started"):
-                report("warning", "server.ended", reason=wire.fault.detail, last_words=pipes.last_words[-500:])
+            if pipes.fault is not None and pipes.fault.kind in ("connection_lost", "not_started"):
+                report("warning", "server.ended", reason=pipes.fault.detail, last_words=pipes.last_words[-500:])
 
 
 def _prepare_http(open_wire: Callable[..., Any], server: Server, scope: Scope, parts: WireParts) -> OpenWire:

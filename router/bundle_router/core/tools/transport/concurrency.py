@@ -29,14 +29,15 @@ class Gate(Generic[W]):
         self.running = 0
         self.waiting = 0
 
-    def enter(self, server: str, waiter: W) -> Literal["run", "wait", "busy"]:
-        """Ask for a place. `run`: it is taken. `wait`: `leave` will return the waiter. `busy`: try later."""
+    def enter(self, server: str, waiter: W | None) -> Literal["run", "wait", "busy"]:
+        """Ask for a place. `run`: it is taken. `wait`: `leave` will return the waiter. `busy`: try later, as who has no
+        waiter is told."""
         queue = self._queues.get(server)
         if not queue and self._fits(server):
             self._take(server)
             return "run"
         waiting = len(queue) if queue else 0
-        if waiting >= self._bounds.queue_per_server or self.waiting >= self._bounds.queue_in_total:
+        if waiter is None or waiting >= self._bounds.queue_per_server or self.waiting >= self._bounds.queue_in_total:
             return "busy"
         self._queues.setdefault(server, deque()).append(waiter)
         self.waiting += 1
@@ -132,6 +133,10 @@ class Leases(Generic[K]):
         lease.leases += 1
         lease.used_ns = now_ns
         return lease, new
+
+    def find(self, key: K) -> HeldConnection[K] | None:
+        """Return the entry that `acquire` would return, if there is one."""
+        return self._current.get(key)
 
     def load(self, key: K) -> int:
         """Return the load of a key's connection, for choosing among several: idle (0), then not open (1), then by the
