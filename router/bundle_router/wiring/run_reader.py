@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from bundle_router.core.models import RecentStep
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
+from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.explanation import Explanation, explain
 from bundle_router.review.learning.recorded_steps import label_of
 from bundle_router.review.model_view import ModelView, model_view
@@ -42,8 +43,8 @@ KEPT: Final = 32
 RECENT: Final = 5
 CALLS: Final = 100
 """Calls of a step that its page lists; the run's timeline has all of them."""
-Place = tuple[str, int]
-"""A file and a line."""
+Row = tuple[str, str, str | None]
+"""`policy` or `route`, a row's name, and its place in the present config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class DecisionDetail:
     line: Mapping[str, Any]
     catalog: Catalog | None
     view: ModelView | None
-    rows: tuple[tuple[Literal["policy", "route"], str, Place | None], ...]
+    rows: tuple[Row, ...]
     calls: tuple[Mapping[str, Any], ...]
     labels: tuple[Mapping[str, Any], ...]
     before: int | None
@@ -224,42 +225,26 @@ class RunReader:
 
         return open_pins(self._config).read(server)
 
-    def _rows(
-        self, catalog: Catalog | None, record: DecisionRecord
-    ) -> tuple[tuple[Literal["policy", "route"], str, Place | None], ...]:
+    def _rows(self, catalog: Catalog | None, record: DecisionRecord) -> tuple[Row, ...]:
         if catalog is None:
             return ()
         places = self.row_places()
         address = (record.step.workflow, record.step.role, record.step.step)
-        names = [row.name for row in catalog.policies if applies(row, address)]
-        rows: list[tuple[Literal["policy", "route"], str, Place | None]] = []
-        rows += [("policy", name, places.get(("policies", name))) for name in names]
-        route = record.decision.route
-        return (*rows, *((("route", route, places.get(("routes", route))),) if route else ()))
+        keys: list[tuple[str, str]] = [("policy", row.name) for row in catalog.policies if applies(row, address)]
+        keys += [("route", record.decision.route)] if record.decision.route else []
+        return tuple((kind, name, places.get((kind, name))) for kind, name in keys)
 
-    def row_places(self) -> Mapping[tuple[str, str], Place]:
-        """Return the place of each named row of routes and policies in the present config."""
-        import tomllib
-
+    def row_places(self) -> Places:
+        """Return the file and line of each entry of the present config, also where it is invalid."""
         from bundle_router.adapters.config_files import read_config
-        from bundle_router.core.config.positions import locate
+        from bundle_router.core.config.overlay import in_order, merge_files
+        from bundle_router.core.config.problem_report import Report
 
-        found: dict[tuple[str, str], Place] = {}
         try:
-            files = read_config(self._config)
+            files = in_order(read_config(self._config))
         except ConfigError:
             return {}
-        for file in files:
-            try:
-                rows = tomllib.loads(file.text)
-            except ValueError:
-                continue
-            at = locate(file.text) if file.name in ("routes.toml", "policy.toml") else None
-            for table in ("routes", "policies") if at is not None else ():
-                for position, row in enumerate(rows.get(table, ())):
-                    if at is not None and isinstance(row, dict) and isinstance(row.get("name"), str):
-                        found[(table, row["name"])] = (file.display_path, at.line((table, position)))
-        return found
+        return edit_places(merge_files(files, Report(files)))
 
 
 def open_reader(

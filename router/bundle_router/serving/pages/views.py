@@ -300,7 +300,7 @@ class PageViews:
         if bundle is None:
             raise RequestError(f"the config in force has no bundle {id_[:200]!r}")
         places = self._reader.row_places()
-        routes = [(row.name, places.get(("routes", row.name))) for row in catalog.routes if bundle.id in row.bundles]
+        routes = [(row.name, places.get(("route", row.name))) for row in catalog.routes if bundle.id in row.bundles]
         cards = [(tool, catalog.cards.get(tool)) for tool in bundle.tools]
         json_ = {"id": bundle.id, "description": bundle.description, "tools": bundle.tools, "effects": bundle.effects,
                  "routes": [name for name, _ in routes]}  # fmt: skip
