@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,28 @@ def test_a_body_over_the_bound_is_refused_and_a_dead_upstream_is_a_502(
                 assert (answer.status, json.loads(answer.body)["error"]["type"]) == (502, "api_error")
 
     asyncio.run(unreachable())
+
+
+def test_the_pieces_of_a_stream_do_not_wait_for_acknowledgements() -> None:
+    """Ten pieces, 3 ms apart, came to the agent as two, 46 ms apart."""
+
+    async def set_on_accepted() -> int:
+        from bundle_router.deferral.proxy import listen
+
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            accepted.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = listen()
+        async with await asyncio.start_server(answer, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.close()
+            return await accepted
+
+    assert asyncio.run(set_on_accepted()) == 1
 
 
 def test_the_store_forgets_after_its_time_and_survives_its_file_going_bad(tmp_path: Path) -> None:

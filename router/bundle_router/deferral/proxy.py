@@ -324,7 +324,8 @@ def _error_event() -> bytes:
 
 def listen(port: int = 0) -> socket.socket:
     """Return a socket that listens on loopback."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # With IPPROTO_TCP asyncio sets TCP_NODELAY; else pieces of a stream wait up to 40 ms for an acknowledgement.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
     listening.listen(256)
