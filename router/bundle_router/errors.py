@@ -84,9 +84,9 @@ class ConfigError(RouterError):
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the config"
-        advice = "mend what is named above, then run `bundle-router check`"
+        advice = "correct what is named above, then run `bundle-router check`"
         if any(p.message.startswith("unknown bundle") and not p.suggestion for p in self.problems):
-            advice += "; a bundle of your own tools is known with local=..., here --local NAME=module:TOOLS"
+            advice += "; pass your own tools, which a bundle may be of, as local=... or --local NAME=module:TOOLS"
         super().__init__("\n".join([head, *(f"  {p}" for p in self.problems)]), advice=advice)
 
 

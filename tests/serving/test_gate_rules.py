@@ -142,7 +142,7 @@ def test_a_token_of_the_file_is_no_runs_token_whatever_it_looks_like() -> None:
     listed = Keys(
         KEY, [named(token, "bob", "review"), named(KEYS.token_for_run("s", BEGUN), "old", "call", expires=1.0)]
     )
-    by = Admission(admission().own, listed)
+    by = Admission(admission().names, listed)
     found = asks("/mcp/runs/r", head(token), by)
     assert isinstance(found, Caller)
     assert found.name == "bob"

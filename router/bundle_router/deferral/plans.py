@@ -46,7 +46,7 @@ def make_plan(
     probe_age_days: Mapping[str, float],
     user_settings: str,
 ) -> ChangePlan:
-    """Return the edits that mend the findings. `read` returns a file's bytes; `probe_age_days` is the age of each
+    """Return the edits that resolve the findings. `read` returns a file's bytes; `probe_age_days` is the age of each
     host's last probe that passed."""
     before: dict[str, bytes | None] = {}
     after: dict[str, bytes] = {}

@@ -52,7 +52,7 @@ class Admission:
     """What admission depends on: the service's names, its tokens, the paths open to all, the function that finds the
     caller of a browser's cookie (for pages only), and the function that reloads tokens when an unknown one arrives."""
 
-    own: OwnNames
+    names: OwnNames
     keys: Keys
     open_to_all: frozenset[bytes] = frozenset()
     browsers: Callable[[list[bytes]], Caller | None] | None = None
@@ -61,7 +61,7 @@ class Admission:
 
 def judge(raw_path: bytes, headers: Headers, by: Admission) -> Caller | Refusal:
     """Return the caller of a request, or the refusal."""
-    stranger = _refuse_stranger(headers, by.own)
+    stranger = _refuse_stranger(headers, by.names)
     if stranger is not None:
         return stranger
     caller = _caller(headers, by.keys, destination_of(raw_path))
@@ -113,12 +113,12 @@ def is_json(headers: Headers) -> bool:
     return len(types) == 1 and types[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
-def _refuse_stranger(headers: Headers, own: OwnNames) -> Refusal | None:
+def _refuse_stranger(headers: Headers, names: OwnNames) -> Refusal | None:
     """Return the refusal of a request to another address, or from a page of another origin; else None."""
     hosts, origins, sites = (values_of(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
-    if len(hosts) != 1 or hosts[0] not in own.hosts:
-        return Refusal(421, "wrong_host", f"The header Host must be {own.words}.", advice=_NAME)
-    if len(origins) > 1 or any(origin not in own.origins for origin in origins):
+    if len(hosts) != 1 or hosts[0] not in names.hosts:
+        return Refusal(421, "wrong_host", f"The header Host must be {names.words}.", advice=_NAME)
+    if len(origins) > 1 or any(origin not in names.origins for origin in origins):
         return Refusal(403, "wrong_origin", "The header Origin names another site than this service.", advice=_OWN)
     if any(site not in _OWN_SITE for site in sites):
         return Refusal(403, "wrong_origin", "A page of another site sent this request (Sec-Fetch-Site).", advice=_OWN)

@@ -89,8 +89,8 @@ class RefusalApp:
 
 
 class ScopedMount:
-    """A mount that only tokens with one scope reach, and of those none of a single principal: it shows all runs. It is
-    told in `scope["config_problems"]` why the config's files are not in force."""
+    """A mount for tokens with one scope. It shows all runs, so tokens of a single principal are refused. The mounted
+    application finds in `scope["config_problems"]` why the config's files are not in force."""
 
     def __init__(self, app: Asgi, scope: str, problems: Callable[[], Sequence[str]]) -> None:
         self._app = app

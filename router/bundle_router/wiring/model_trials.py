@@ -65,7 +65,7 @@ class ModelTrials:
         async with AsyncExitStack() as stack:
             selectors = await self._open(stack)
             for number, row in enumerate(rows):
-                if self.max_cost_usd is not None and (ended := self._too_dear(found, number, len(rows))):
+                if self.max_cost_usd is not None and (ended := self._why_stopped(found, number, len(rows))):
                     break
                 clean = {"goal": redact(row.goal), "constraints": tuple(map(redact, row.constraints))}
                 for kept, one in zip(found, await self._row(row.model_copy(update=clean), selectors), strict=True):
@@ -120,8 +120,8 @@ class ModelTrials:
 
         return list(await asyncio.gather(*map(one, selectors)))
 
-    def _too_dear(self, routed: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
-        """Return why the next row is not begun; empty where it is."""
+    def _why_stopped(self, routed: Sequence[Sequence[RoutedRow]], number: int, rows: int) -> str:
+        """Return why no further row is routed; empty if one is."""
         assert self.max_cost_usd is not None  # noqa: S101 - asked only where there is a bound
         for name, kept in zip(self.names, routed[1:], strict=True):
             if any(row.asked and not (row.cached or row.failure or row.cost_usd) for row in kept):
@@ -135,7 +135,7 @@ class ModelTrials:
 
 def _unbounded(name: str) -> RequestError:
     return RequestError(
-        f"nobody knows what {name} costs, so --max-cost can't bound it",
+        f"the price of {name} is unknown, so --max-cost can't limit what it costs",
         advice="leave --max-cost out for a model that costs nothing",
     )
 

@@ -111,7 +111,7 @@ class Opening:
         if self.workspace.is_relative_to(Path(self.runs).resolve()):
             raise RequestError(
                 f"the workspace {str(self.workspace)!r} lies in the folder of the runs",
-                advice="keep the runs elsewhere: what they left behind is hidden from tools",
+                advice="name another workspace or folder of runs: tools can't see files of runs",
             )
         self.hidden.extend(str(Path(place).resolve()) for place in (self.runs, token_folder()))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Review:
     """The review of one server. `admitted` and `comparison` are None where it could not be asked; `error` says why.
-    `again`: its lights changed when other servers' tools became known."""
+    `again`: other servers' tools, known by now, changed its warnings."""
 
     server: Server
     pins: Pins | None
@@ -71,9 +71,9 @@ def remote_servers(catalog: Catalog, names: Sequence[str]) -> list[Server]:
 def review(
     catalog: Catalog, pins: dict[str, Pins], servers: Sequence[Server], *, development: bool, together: bool = True
 ) -> Iterator[Review]:
-    """Yield the reviews of the servers: in their order, once all have answered, or (not `together`) each when its
-    server has answered, and those that a later server's tools cast a light on a second time. Starts processes (stdio)
-    only with `development`; ends them."""
+    """Yield the reviews of the servers. With `together`: in their order, once all have answered. Else each when its
+    server has answered; one to which a later server's tools add a warning comes again. Starts processes (stdio) only
+    with `development`; ends them."""
     from bundle_router.core.tools.warning_light import Neighbourhood
     from bundle_router.core.tools.warning_light.inspect import is_affected, lights
     from bundle_router.wiring.toolservers import admitted_now

@@ -99,11 +99,11 @@ def _call(
     run_id: str, name: str, arguments: Mapping[str, Any] | str = "", *, decision: str | None = None, key: str = ""
 ) -> _Question[Result]:
     """Call a tool. `key` makes the call happen once. A failure that the agent may see is a `Result`."""
-    given = arguments if isinstance(arguments, str) else dict(arguments)
+    sent = arguments if isinstance(arguments, str) else dict(arguments)
     if not (key.isascii() and key.isprintable()) or '"' in key:
         raise RequestError("over HTTP a call's key is printable ASCII without quotes", advice="use other words for it")
     headers = {"idempotency-key": f'"{key}"'} if key else {}
-    body = {"name": name, "arguments": given, **_named(decision)}
+    body = {"name": name, "arguments": sent, **_named(decision)}
     return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
 
 
@@ -148,8 +148,8 @@ def _media(
 def _on_the_loop(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], Coroutine[Any, Any, T]]:
     """Return the method that asks a question on an event loop."""
 
-    async def ask(self: Router, /, *given: P.args, **named: P.kwargs) -> T:
-        return await self._ask(question(*given, **named))
+    async def ask(self: Router, /, *positional: P.args, **named: P.kwargs) -> T:
+        return await self._ask(question(*positional, **named))
 
     return _as_method(question, ask)
 
@@ -157,8 +157,8 @@ def _on_the_loop(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Ro
 def _on_this_thread(question: Callable[P, _Question[T]]) -> Callable[Concatenate[Router, P], T]:
     """Return the method that asks a question on the calling thread."""
 
-    def ask(self: Router, /, *given: P.args, **named: P.kwargs) -> T:
-        return self._ask_sync(question(*given, **named))
+    def ask(self: Router, /, *positional: P.args, **named: P.kwargs) -> T:
+        return self._ask_sync(question(*positional, **named))
 
     return _as_method(question, ask)
 
@@ -166,9 +166,9 @@ def _on_this_thread(question: Callable[P, _Question[T]]) -> Callable[Concatenate
 def _as_method(question: Callable[..., Any], ask: F) -> F:
     """Give a method the words and the signature of its question."""
     signature = inspect.signature(question)
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     ask.__doc__ = question.__doc__
-    ask.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined] # inspect reads it
+    ask.__signature__ = signature.replace(parameters=[receiver, *signature.parameters.values()])  # type: ignore[attr-defined] # inspect reads it
     return ask
 
 

@@ -339,9 +339,9 @@ def test_a_survey_finds_what_a_mount_of_the_whole_does_not_settle(workspace: Pat
     found = survey(str(workspace), {str(workspace / "left")})
     assert found.repositories == [workspace / "sub" / ".git"]
     assert found.credentials == [workspace / "deep" / ".netrc"]
-    assert found.whole
+    assert found.complete
     monkeypatch.setattr(survey_module, "MAX_ENTRIES", 2)
-    assert not survey(str(workspace), ()).whole
+    assert not survey(str(workspace), ()).complete
 
 
 def test_what_was_not_looked_through_is_said(run: Any, workspace: Path, monkeypatch: Any) -> None:

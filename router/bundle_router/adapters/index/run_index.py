@@ -169,7 +169,7 @@ class RunIndex:
         return found
 
     def _ask(self, query: str, **bound: Any) -> list[dict[str, Any]]:
-        """Return the rows of a query that stands alone."""
+        """Connect, and return the rows of one query."""
         with self._connect() as connection:
             return self._rows(connection, query, **bound)
 

@@ -341,8 +341,8 @@ _FLAT: Final = frozenset(("type", "properties", "required", "additionalPropertie
 
 
 def _flat(schema: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, frozenset[Any]], frozenset[Any]] | None:
-    """Return the required names, and what is plainly fine for each property and for others: types, and texts of an
-    `enum`. None if a keyword of the schema itself says more."""
+    """Return the required names, and what each property and any other may be without a further check: types, and texts
+    of an `enum`. None if another keyword of the schema applies."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     rest = schema.get("additionalProperties", True)
     is_flat = schema.get("type") == "object" and not (KEYWORDS.keys() & schema.keys()) - _FLAT
@@ -355,7 +355,7 @@ def _flat(schema: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, frozense
 
 
 def _plainly_fine(schema: Any) -> frozenset[Any]:
-    """Return the types, or the texts, that fit a schema which says nothing else; else nothing."""
+    """Return the types, or the texts, the schema permits; none if it has keywords beside `type` and `enum`."""
     used_keywords = KEYWORDS.keys() & schema.keys() if isinstance(schema, dict) else {""}
     names, texts = (schema.get("type"), schema.get("enum")) if used_keywords <= {"type", "enum"} else (None, None)
     if texts is not None:

@@ -99,12 +99,12 @@ def _describe(name: str, function: Callable[..., Any], texts: Mapping[str, str])
 def _field(parameter: inspect.Parameter, hint: Any, text: str) -> Any:
     default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
     extras = hint.__metadata__ if get_origin(hint) is Annotated else ()
-    own = next((extra for extra in (*extras, default) if isinstance(extra, FieldInfo)), None)
+    field = next((extra for extra in (*extras, default) if isinstance(extra, FieldInfo)), None)
     if isinstance(default, FieldInfo):
         default.alias = default.validation_alias = parameter.name
         default.description = default.description or text or None
         return default
-    described = (own.description if own is not None else None) or text or None
+    described = (field.description if field is not None else None) or text or None
     return Field(default, alias=parameter.name, description=described)
 
 

@@ -152,7 +152,7 @@ class BundleResolver:
                 self._report.add_about(entry, ("companions", index), message, "write the tools out")
             elif self._may_be_named(entry, ("companions", index), ref):
                 flat.companions.add(ref)
-        if not entry.whole:
+        if not entry.complete:
             pass  # its tools or effects may be what was wrong
         elif not bundle.tools and not bundle.bundles:
             self._report.add_about(entry, "", "holds no tools", "add tools = [...] or bundles = [...]")

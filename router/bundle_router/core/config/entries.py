@@ -36,7 +36,7 @@ class WrittenEntry(Generic[ValueT]):
     """One entry of a file, and its place. `name` is its key, or its `name`, or empty. `value` is the catalog's value of
     it, but in the written order; `keys` are the written ones.
 
-    `whole` is false when wrong keys were left out: an absent key may then not be absent in the file.
+    `complete` is false when wrong keys were left out: an absent key may then not be absent in the file.
     """
 
     file: ConfigFile
@@ -44,7 +44,7 @@ class WrittenEntry(Generic[ValueT]):
     name: str
     value: ValueT
     keys: frozenset[str] = frozenset()
-    whole: bool = True
+    complete: bool = True
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ def read(file: ConfigFile, report: Report) -> FileContent:
         entries = content.entries.setdefault(key, [])
         for path, name, single in _single_entries(form, key, value, file, report):
             entry = _entry(form, key, single, WrittenEntry(file, path, name, None), report)
-            if not entry.whole:
+            if not entry.complete:
                 inner = value.get(name) if isinstance(value, dict) else None
                 content.broken.setdefault(key, set()).update(_dotted_names(name, inner))
             if entry.value is not None:
@@ -158,9 +158,9 @@ def _entry(form: type[Form], key: str, single: Any, place: WrittenEntry[None], r
         _report(error, form, place, report)
         salvaged = _without_errors(single, place, error)
     try:
-        return replace(_fill_entry(place, getattr(form.model_validate({key: salvaged}), key)), whole=False)
+        return replace(_fill_entry(place, getattr(form.model_validate({key: salvaged}), key)), complete=False)
     except ValidationError:
-        return replace(place, whole=False)
+        return replace(place, complete=False)
 
 
 def _fill_entry(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:

@@ -90,8 +90,8 @@ def _lay_over(written: WrittenConfig, content: FileContent) -> None:
         written.servers.pop(name, None)
     for name in content.broken.get("bundles", ()):
         written.bundles.pop(name, None)
-    written.servers.update((entry.name, entry) for entry in found.get("servers", ()) if entry.whole)
-    written.broken_servers += (entry for entry in found.get("servers", ()) if not entry.whole)
+    written.servers.update((entry.name, entry) for entry in found.get("servers", ()) if entry.complete)
+    written.broken_servers += (entry for entry in found.get("servers", ()) if not entry.complete)
     written.bundles.update((entry.name, entry) for entry in found.get("bundles", ()))
     written.routes += found.get("routes", ())
     written.policies += found.get("policies", ())

@@ -28,7 +28,7 @@ def resolve_routes(written: WrittenConfig, resolver: BundleResolver, report: Rep
     for entry in written.routes:
         value = entry.value
         check_globs(entry, "ask", value.ask or (), report)
-        if entry.whole and entry.keys.isdisjoint(("bundles", "ask")):
+        if entry.complete and entry.keys.isdisjoint(("bundles", "ask")):
             hint = "add bundles = [...]; bundles = [] gives a step nothing"
             report.add_about(entry, "", "says neither 'bundles' nor 'ask'", hint)
         ids = resolver.check_ids(entry, "bundles", value.bundles)
@@ -62,7 +62,7 @@ def resolve_policies(
         if value.allow == ():
             hint = "say what you mean with deny = ['*'], or leave 'allow' out"
             report.add_about(entry, "allow", "an empty list allows nothing", hint)
-        if entry.whole and value.allow is None and not value.deny and value.min_trust is None and value.effects is None:
+        if entry.complete and (value.allow, value.min_trust, value.effects) == (None, None, None) and not value.deny:
             report.add_about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
         check_globs(entry, "allow", value.allow or (), report)
         check_globs(entry, "deny", value.deny, report)

@@ -107,7 +107,7 @@ def _check_keys(entry: ServerEntry, report: Report) -> None:
             hint = f"{takes}; stdio takes command, args and env" if server.traits.speaks_http else takes
             report.add_about(entry, key, f"does not fit transport {server.transport!r}", hint)
     needed = server.traits.needs
-    if needed is not None and needed not in entry.keys and entry.whole:
+    if needed is not None and needed not in entry.keys and entry.complete:
         report.add_about(entry, "", f"transport {server.transport!r} needs {needed!r}", f"add {needed} = ...")
     if server.traits.legacy and not server.legacy:
         hint = "use 'streamable-http', or add legacy = true"
@@ -248,9 +248,9 @@ def _check_local(entry: ServerEntry, local_tools: Mapping[str, Set[str]], report
     if tools is None:
         hint = report.suggester.did_you_mean(entry.name, local_tools)
         known = f"there are {', '.join(sorted(local_tools))}" if local_tools else "none come with this installation"
-        own = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
+        add = f"your own come by Router.open(local=...), on the command line by --local {entry.name}=module:TOOLS"
         if SERVER_NAME.fullmatch(entry.name):  # what else it is called was reported before
-            report.add_about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {own}")
+            report.add_about(entry, "", f"no local tools are called {entry.name!r}", hint or f"{known}; {add}")
         return
     for key, patterns in (("include", entry.value.include or ()), ("exclude", entry.value.exclude)):
         for index, pattern in enumerate(patterns):

@@ -58,7 +58,7 @@ class MissedBody(Frozen):
 
 
 class ToolsQuery(Frozen):
-    """How the tools of a run are asked for."""
+    """The parameters of a request for the tools of a run."""
 
     format: Format = "openai"
     native: Flag = False
@@ -66,7 +66,7 @@ class ToolsQuery(Frozen):
 
 
 class MediaQuery(Frozen):
-    """How an artifact is asked for as a part of a message."""
+    """The parameters of a request for an artifact as a part of a message."""
 
     format: Format = "openai"
     link: Flag = False
@@ -76,20 +76,20 @@ class MediaQuery(Frozen):
 RunsQuery = create_model(  # type: ignore[call-overload] # its fields are words of a list
     "RunsQuery",
     __base__=Frozen,
-    __doc__="Which runs are listed: as the page of runs narrows them. Empty: any.",
+    __doc__="The filters of a list of runs, as on the page of runs. An empty one lets all pass.",
     **dict.fromkeys((*FACETS, "q", "since", "until"), (Narrowed, "")),
     page=(Annotated[int, Field(ge=1, le=1_000_000)], 1),
 )
 
 
 class TimelineQuery(Frozen):
-    """From which record on a run is told."""
+    """The first record of a run that is returned."""
 
     start: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
 class EmptyQuery(Frozen):
-    """Nothing may be asked for besides."""
+    """No parameters."""
 
 
 class FieldProblem(Frozen):

@@ -195,9 +195,9 @@ def as_sent(answer: ServerReply) -> Json:
     if answer.result is None:
         raise MCPError(types.INTERNAL_ERROR, answer.text)
     meta = answer.result.get("_meta")
-    own = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)} if isinstance(meta, Mapping) else {}
+    extra = {k: v for k, v in meta.items() if not str(k).startswith(_PROTOCOL)} if isinstance(meta, Mapping) else {}
     kept = {name: value for name, value in answer.result.items() if name not in _FRESHNESS}
-    return {"resultType": "complete", **kept, "_meta": own}
+    return {"resultType": "complete", **kept, "_meta": extra}
 
 
 def _writable_data(data: Any) -> Any:

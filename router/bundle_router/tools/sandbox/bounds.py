@@ -54,7 +54,7 @@ class Watcher:
             ("disk", False, f"{disk} and {plan.max_new_files:,} files together"),
         ]
         watched = (self._can_read, "watched" if self._can_read else "no /proc to watch it by")
-        ends = [(True, "by cgroup") if held else watched for _, held, _ in rows]
+        ends = [(True, "by cgroup") if in_group else watched for _, in_group, _ in rows]
         return [
             Statement(name, held, f"{detail}, {by}") for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
         ]

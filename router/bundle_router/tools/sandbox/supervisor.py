@@ -91,11 +91,11 @@ class Supervisor:
         covered = {mount.target for mount in plan.mounts}
         hidden = (*plan.hidden, *plan.masked)
         for place in (*hidden, *(place for place in plan.protected if place not in hidden)):
-            held = place.path in covered or Path(_path_of_root(plan)).is_relative_to(place.path)
+            safe = place.path in covered or Path(_path_of_root(plan)).is_relative_to(place.path)
             detail = "hidden" if place in hidden else "read-only"
-            if place.required and not held:
+            if place.required and not safe:
                 raise _Unprotected(place, "it is a symbolic link")
-            self._statements.append(_about(place, held, detail if held else "a symbolic link, which can be replaced"))
+            self._statements.append(_about(place, safe, detail if safe else "a symbolic link, which can be replaced"))
         read = (*plan.read, "/proc") if own_proc else plan.read
         self._plan = plan._replace(read=read, write=(*plan.write, *_own_writable(plan)))
         return own_proc
@@ -185,8 +185,8 @@ class Supervisor:
                 os.kill(pid, number)
 
 
-def _about(place: Place, held: bool, detail: str) -> Statement:
-    return Statement(Path(place.path).name, held, detail)
+def _about(place: Place, safe: bool, detail: str) -> Statement:
+    return Statement(Path(place.path).name, safe, detail)
 
 
 class _Unprotected(Exception):

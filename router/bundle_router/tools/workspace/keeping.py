@@ -71,7 +71,7 @@ def protected_places(
     beneath = [str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top]
     absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
     return ProtectedPlaces(
-        _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.whole
+        _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.complete
     )
 
 

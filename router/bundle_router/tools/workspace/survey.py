@@ -24,13 +24,13 @@ MAX_ENTRIES: Final = 200_000
 
 @dataclass(slots=True)
 class Survey:
-    """The findings, by path. `whole` is False if there were too many entries to check."""
+    """The findings, by path. `complete` is False if there were too many entries to check."""
 
     sockets: list[Path] = field(default_factory=list)
     credentials: list[Path] = field(default_factory=list)
     router_code: list[Path] = field(default_factory=list)
     repositories: list[Path] = field(default_factory=list)
-    whole: bool = True
+    complete: bool = True
 
 
 def survey(top: str, leave_out: Collection[str]) -> Survey:
@@ -50,7 +50,7 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
         elif not entry.is_symlink() and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
             found.sockets.append(Path(entry.path))
         if number > MAX_ENTRIES:
-            found.whole = False
+            found.complete = False
             break
     if linked:
         code = linked_code(tuple(sys.path), Path(top).stat().st_dev)

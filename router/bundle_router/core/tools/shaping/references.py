@@ -166,8 +166,8 @@ class References:
 
     def _of_lines(self, block: str) -> str:
         *lines, last = block.split("\n")
-        whole = "".join(line.strip() for line in lines)
-        for joined, rest in ((whole + last.strip(), ""), (whole, "\n" + last)):
+        above = "".join(line.strip() for line in lines)
+        for joined, rest in ((above + last.strip(), ""), (above, "\n" + last)):
             data = _decode(joined) if joined.rstrip("=") and len(joined) % 4 == 0 else None
             if data and (self._is_media(data) or _looks_like_bytes(joined)):
                 return self._refer_to(data, "embedded") + rest
