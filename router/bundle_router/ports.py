@@ -267,6 +267,10 @@ class Embedder(Protocol):
     def revision(self) -> str:
         """A value that changes when the vectors of a text would. May load the model: not on an event loop."""
 
+    @property
+    def prompts(self) -> tuple[str, str]:
+        """What the caller puts before a request, and before a document. May load the model."""
+
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """Embed the texts within about `timeout_s`. A failure is in the reply, never raised. The caller checks that the
         vectors are sound (`bundle_router.core.search.meaning.fault_in`)."""

@@ -223,7 +223,7 @@ def gist(text: str) -> tuple[float, ...]:
 class Gist:
     """The embedder port over `gist`."""
 
-    name = revision = "gist/1"
+    name, revision, prompts = "gist/1", "gist/1", ("", "")
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         return Embedding(tuple(gist(text) for text in texts))

@@ -59,7 +59,7 @@ def noise(text: str) -> tuple[float, ...]:
 class Toy:
     """The embedder port over a function."""
 
-    name = revision = "toy/1"
+    name, revision, prompts = "toy/1", "toy/1", ("", "")
 
     def __init__(self, embeds: Embeds) -> None:
         self._embeds = embeds

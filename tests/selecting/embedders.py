@@ -30,7 +30,8 @@ def about(text: str) -> tuple[float, ...]:
 class Embedder:
     """Embeds by `about`, or does what `then` says. `seen` holds every text it was given."""
 
-    def __init__(self, revision: str = "toy/1") -> None:
+    def __init__(self, revision: str = "toy/1", prompts: tuple[str, str] = ("", "")) -> None:
+        self.prompts = prompts
         self.seen: list[str] = []
         self.closed = False
         self.then: Failure | Callable[[Sequence[str]], Embedding] | None = None

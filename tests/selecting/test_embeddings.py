@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.embeddings import VectorStore, embed_texts
+from bundle_router.adapters.embeddings import VectorStore, embed_texts, vectors_for
 from bundle_router.core.models import Failure, Reply
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import search_json
 from bundle_router.core.search.index import Embedding
+from bundle_router.core.search.meaning import Passage
 from bundle_router.engine.selecting import SearchSelector
 from bundle_router.engine.selecting.goal_embedding import KEPT_GOALS
 from bundle_router.testing import FakeDiagnostics
@@ -54,6 +55,20 @@ def test_what_an_embedder_says_ranks_and_is_recorded_with_its_revision() -> None
     assert reply.search.evidence.likeness > 0.0
     assert dict(reply.revisions)["embeddings"] == "toy/1"
     assert without_note(reply) != without_note(by_words())
+
+
+def test_a_request_and_a_document_go_in_with_the_prompts_of_the_model() -> None:
+    rig = ready(Rig(catalog(), Embedder(prompts=("query: ", "passage: "))))
+    texts = [*rig.embedder.seen]
+    assert texts
+    assert all(text.startswith("passage: ") for text in texts)
+    reply = heard(rig)
+    assert reply.search is not None
+    assert reply.search.embeddings == "used"
+    assert rig.embedder.seen[len(texts) :] == [f"query: {GOAL}"]
+    past = [Passage("one", "steps", GOAL), Passage("two", "bundles", GOAL)]
+    assert not isinstance(vectors_for(past, rig.embedder, VectorStore(None, "toy/1")), Embedding)
+    assert rig.embedder.seen[-2:] == [f"query: {GOAL}", f"passage: {GOAL}"]
 
 
 def test_without_an_embedder_nothing_is_said_of_one() -> None:

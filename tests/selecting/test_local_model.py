@@ -89,6 +89,27 @@ def test_the_revision_changes_with_every_file_that_has_a_say(folder: Path) -> No
     assert len(found) == 5
 
 
+@pytest.mark.parametrize(
+    ("stated", "prompts"),
+    [
+        ({"prompts": {"query": "ask: ", "document": ""}}, ("ask: ", "")),
+        ({"prompts": {"query": "query: ", "passage": "passage: "}}, ("query: ", "passage: ")),
+        ({"prompts": {"all": "text: "}, "default_prompt_name": "all"}, ("text: ", "text: ")),
+        ({"prompts": {"clustering": "topic: "}}, ("", "")),
+        ({"prompts": None, "default_prompt_name": None}, ("", "")),
+    ],
+)
+def test_the_prompts_are_those_that_its_files_name(
+    folder: Path, stated: dict[str, object], prompts: tuple[str, str]
+) -> None:
+    before = LocalEmbedder(str(folder))
+    assert before.prompts == ("", "")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(stated))
+    embedder = LocalEmbedder(str(folder))
+    assert embedder.prompts == prompts
+    assert (embedder.revision != before.revision) is any(prompts)
+
+
 def test_time_that_is_up_ends_it(folder: Path) -> None:
     embedder = LocalEmbedder(str(folder))
     assert embedder.embed(["read"], timeout_s=60).failure is None
@@ -115,6 +136,12 @@ def written(name: str, data: bytes) -> Callable[[Path], None]:
     return write
 
 
+def dense(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2:2] = [{"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
 def half_precision(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F16"', 1))
@@ -134,6 +161,7 @@ UNUSABLE: list[tuple[str, Callable[[Path], None], str]] = [
     ("more layers than there are", changed("config.json", num_hidden_layers=9), "not BERT's tensors"),
     ("heads that do not divide", changed("config.json", num_attention_heads=5), "ValueError"),
     ("another pooling", changed("1_Pooling/config.json", pooling_mode_max_tokens=True), "is not supported"),
+    ("another module", dense, "the module Dense is not supported"),
     ("half precision", half_precision, "F16 are not supported"),
     ("config that is no JSON", written("config.json", b"{"), "JSONDecodeError"),
     ("config of something else", written("config.json", b"[]"), "AttributeError"),

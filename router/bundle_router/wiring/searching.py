@@ -200,14 +200,15 @@ def make_search_for(catalog: Catalog, requests: Iterable[str], memories: Memorie
         steps = {key_of(text): Passage(key_of(text), "steps", text) for text in passages.values()}
         steps |= {row.id: row for row in remembered}
         vectors = make_vectors(catalog, embedder, steps.values())
-        known = embed_texts(passages.values(), embedder, _vector_store(embedder))
+        prompted = {text: embedder.prompts[0] + part for text, part in passages.items()}
+        known = embed_texts(prompted.values(), embedder, _vector_store(embedder))
     finally:
         embedder.close()
     if isinstance(vectors, Embedding) or isinstance(known, Embedding):
         failures = [made for made in (vectors, known) if isinstance(made, Embedding)]
         diagnostics.event("warning", "embeddings.unavailable", failure=failures[0].failure, detail=failures[0].detail)
         return search
-    understood = {text: known[part] for text, part in passages.items() if len(known[part]) == vectors.dimension}
+    understood = {text: known[part] for text, part in prompted.items() if len(known[part]) == vectors.dimension}
     return replace(search, vectors=vectors, understood=understood)
 
 

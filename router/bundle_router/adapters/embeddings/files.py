@@ -31,12 +31,14 @@ class UnusableModel(Exception):
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces`: maximum word pieces of a text that it reads."""
+    """A model on disk. `pooling` is `mean` or `cls`; `max_pieces`: maximum word pieces of a text that it reads;
+    `prompts`: see `Embedder`."""
 
     folder: Path
     weights: Path
     config: Mapping[str, Any]
     pooling: str
+    prompts: tuple[str, str]
     max_pieces: int
     revision: str
 
@@ -54,11 +56,11 @@ def find_model(source: str) -> ModelFiles:
         weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
         if weights is None:
             raise UnusableModel(f"{folder} holds none of {', '.join(WEIGHTS)}")
-        pooling = _pooling(folder)
+        pooling, prompts = _pooling(folder), _prompts(folder)
         settings = _json_if_there(folder / "sentence_bert_config.json")
         limit = min(MAX_WORD_PIECES, int(config.get("max_position_embeddings", MAX_WORD_PIECES)))
         pieces = min(limit, int(settings.get("max_seq_length") or limit))
-        return ModelFiles(folder, weights, config, pooling, pieces, _revision(folder, weights))
+        return ModelFiles(folder, weights, config, pooling, prompts, pieces, _revision(folder, weights, prompts))
     except (OSError, ValueError, TypeError, AttributeError) as wrong:
         raise UnusableModel(f"{folder}: {type(wrong).__name__}: {wrong}") from None
 
@@ -77,7 +79,19 @@ def _folder_of(source: str) -> Path:
     raise UnusableModel(f"the package {source!r} {what}")
 
 
+def _prompts(folder: Path) -> tuple[str, str]:
+    settings = _json_if_there(folder / "config_sentence_transformers.json")
+    stated = settings.get("prompts") or {}
+    default = stated.get(settings.get("default_prompt_name"), "")
+    document = next((stated[name] for name in ("document", "passage", "corpus") if name in stated), default)
+    return str(stated.get("query", default)), str(document)
+
+
 def _pooling(folder: Path) -> str:
+    modules = folder / "modules.json"
+    for module in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
+        if (kind := module["type"].rpartition(".")[2]) not in ("Transformer", "Pooling", "Normalize"):
+            raise UnusableModel(f"{folder}: the module {kind} is not supported")
     stated = _json_if_there(folder / "1_Pooling" / "config.json")
     used = {name for name, on in stated.items() if name.startswith("pooling_mode_") and on is True}
     if used in (set(), {"pooling_mode_mean_tokens"}):
@@ -92,8 +106,8 @@ def _json_if_there(file: Path) -> Mapping[str, Any]:
     return loaded if isinstance(loaded, dict) else {}
 
 
-def _revision(folder: Path, weights: Path) -> str:
-    digest = hashlib.sha256()
+def _revision(folder: Path, weights: Path, prompts: tuple[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(prompts).encode() if any(prompts) else b"")
     for file in (folder / "config.json", folder / "tokenizer.json", folder / "1_Pooling" / "config.json",
                  folder / "sentence_bert_config.json", weights):  # fmt: skip
         if file.is_file():

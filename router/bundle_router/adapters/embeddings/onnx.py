@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.embeddings.files import ModelFiles, UnusableModel, find_model, read_tensors
 from bundle_router.core.search.index import Embedding
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    _Network = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]
+    """Returns the last layer of ids and their mask: a vector for each word piece of each row."""
+
 MAX_BATCH: Final = 32
 MAX_BATCH_PIECES: Final = 512
 """Word pieces per batch, which fit a processor's cache. Eight times as many take nearly twice the time a text."""
-
-
-class _Network(Protocol):
-    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the last layer: a vector for each word piece of each row."""
 
 
 class LocalEmbedder:
@@ -51,8 +49,11 @@ class LocalEmbedder:
     @property
     def revision(self) -> str:
         """The model's revision; loads the model. `unusable` if it can't be loaded."""
-        model = self._load_model()
-        return model.files.revision if model is not None else "unusable"
+        return model.files.revision if (model := self._load_model()) else "unusable"
+
+    @property
+    def prompts(self) -> tuple[str, str]:
+        return model.files.prompts if (model := self._load_model()) else ("", "")
 
     def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedding:
         """See `Embedder`. The time is checked between batches, each of which takes tens of milliseconds."""
@@ -159,12 +160,11 @@ class _Onnx:
         if not self._inputs <= {"input_ids", "attention_mask", "token_type_ids"}:
             raise UnusableModel(f"{files.weights}: it wants {', '.join(sorted(self._inputs))}")
 
-    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Any:
         import numpy as np
 
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        out: NDArray[np.float32] = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
-        return out
+        return self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
 
 
 class _Bert:
@@ -172,8 +172,7 @@ class _Bert:
 
     def __init__(self, files: ModelFiles) -> None:
         config = files.config
-        if config.get("model_type") != "bert" or config.get("hidden_act") != "gelu":
-            kind = config.get("model_type")
+        if (kind := config.get("model_type")) != "bert" or config.get("hidden_act") != "gelu":
             raise UnusableModel(f"{files.folder}: a {kind!r} model is only usable as ONNX, in onnx/model.onnx")
         self._tensors = read_tensors(files.weights)
         self._layers = int(config["num_hidden_layers"])
@@ -183,7 +182,7 @@ class _Bert:
         if missing - self._tensors.keys():
             raise UnusableModel(f"{files.weights}: not BERT's tensors")
 
-    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Any:
         import numpy as np
 
         w = self._tensors
@@ -197,8 +196,7 @@ class _Bert:
             state = self._normalise_layer(state + seen, f"{at}.attention.output.LayerNorm")
             wide = _gelu(self._dense(state, f"{at}.intermediate.dense"))
             state = self._normalise_layer(state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        result: NDArray[np.float32] = state
-        return result
+        return state
 
     def _attend(self, state: Any, hidden: Any, at: str) -> Any:
         import numpy as np

@@ -41,12 +41,14 @@ def vectors_for(
 ) -> DenseVectors | Embedding:
     """Return the vectors of a catalog, all or none, so that no bundle ranks low for lack of a vector. Blocks and fails
     as `embed_texts` does."""
-    known = embed_texts([passage.text for passage in passages], embedder, store, made)
+    request, document = embedder.prompts
+    texts = [(request if passage.collection == "steps" else document) + passage.text for passage in passages]
+    known = embed_texts(texts, embedder, store, made)
     if isinstance(known, Embedding):
         return known
     rows: dict[Space, dict[str, Sequence[float]]] = {}
-    for passage in passages:
-        rows.setdefault(passage.collection, {})[passage.id] = known[passage.text]
+    for passage, text in zip(passages, texts, strict=True):
+        rows.setdefault(passage.collection, {})[passage.id] = known[text]
     dimension = len(next(iter(known.values()))) if known else 1
     return DenseVectors(embedder.revision, dimension, rows)
 

@@ -58,6 +58,8 @@ class LiteLlmEmbedder:
     changes the model behind them, the operator must give it another name.
     """
 
+    prompts = ("", "")
+
     def __init__(self, model: str, *, base_url: str | None = None, key_env: str | None = None) -> None:
         self._model, self._base_url, self._key_env = model, base_url, key_env
         self._lock = threading.Lock()

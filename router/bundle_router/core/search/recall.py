@@ -67,10 +67,8 @@ class Recollection:
                     best[step.run, id_] = max(vote / len(permitted_ids), best.get((step.run, id_), 0.0))
         total = DOUBT + sum(best[pair] for pair in sorted(best))
         shares: dict[str, float] = {}
-        for _, id_ in sorted(best):
-            shares.setdefault(id_, 0.0)
         for pair in sorted(best):
-            shares[pair[1]] += self.pull * best[pair] / total
+            shares[pair[1]] = shares.get(pair[1], 0.0) + self.pull * best[pair] / total
         return shares
 
     def for_new(self, base: Mapping[str, float]) -> dict[str, float]:

@@ -105,7 +105,8 @@ class Meanings:
         ticket = self._admit_request()
         if ticket is None:
             return GoalVector("circuit_open")
-        reply = self._ask_safely(lambda: self._embedder.embed((text,), timeout_s=self._deadline_s))
+        embedder = self._embedder
+        reply = self._ask_safely(lambda: embedder.embed((embedder.prompts[0] + text,), timeout_s=self._deadline_s))
         if reply.failure is None and (fault := fault_in(reply.vectors, 1, vectors.dimension)):
             reply = Embedding(failure="invalid_output", detail=fault)
         self._settle(ticket, reply)
