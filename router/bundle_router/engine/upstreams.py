@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import DRIFT_CODES, WHOLE_SERVER, Drift, Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
@@ -510,7 +509,7 @@ class ServerDiscovery:
                 server = surface.catalog.servers[pattern.partition(".")[0]]
                 short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
                 tool = f"{server.name}.{short}"
-                if (short == name and server.prefix) or not matches(pattern, tool) or not includes_tool(server, short):
+                if (short == name and server.prefix) or not matches(pattern, tool) or not server.includes(short):
                     continue
                 listed = replace(bundle, tools=(*bundle.tools, tool))
                 catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})

@@ -30,6 +30,7 @@ from bundle_router.core.catalog.keys import (
     without_repetition,
 )
 from bundle_router.core.models import MODES, BinaryRule, Effect, Mode, Trust
+from bundle_router.core.models.patterns import is_selected
 from bundle_router.dataclass import dataclass
 
 Era = Literal["auto", "handshake", "modern"]
@@ -201,6 +202,10 @@ class Server:
     def traits(self) -> TransportTraits:
         """The traits of its transport."""
         return TRANSPORTS[self.transport]
+
+    def includes(self, tool: str) -> bool:
+        """Return whether the server's own lists select the tool."""
+        return is_selected(tool, self.include, self.exclude)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from bundle_router.core.config.entries import WrittenEntry
 from bundle_router.core.config.overlay import WrittenConfig
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
-from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models import EFFECTS, MODES, TOOL_NAME, Effect, Mode, Trust
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.dataclass import dataclass, field, replace
@@ -177,7 +176,7 @@ class BundleResolver:
         known = self._local_tools.get(name)
         if known is None:
             return  # a local server without tools has been reported where it stands
-        matching = {f"{name}.{one}" for one in known if matches(tool, one) and includes_tool(server, one)}
+        matching = {f"{name}.{one}" for one in known if matches(tool, one) and server.includes(one)}
         if not matching:
             message = f"{ref!r} matches no tool of server {name!r}"
             self._report.add_about(entry, where, message, f"it has {', '.join(sorted(known))}")

@@ -13,7 +13,7 @@ from bundle_router.core.config.overlay import WrittenConfig, in_order, merge_fil
 from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.router_settings import CheckBinary, no_check, resolve_local, resolve_settings
-from bundle_router.core.config.servers import check_globs, check_prefixes, includes_tool, resolve_server
+from bundle_router.core.config.servers import check_globs, check_prefixes, resolve_server
 from bundle_router.core.models import EFFECTS
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.dataclass import dataclass, replace
@@ -212,7 +212,7 @@ def resolve(
             for name, card in cards.items()
             if card.server in servers
             and not servers[card.server].traits.is_remote
-            and includes_tool(servers[card.server], card.tool)
+            and servers[card.server].includes(card.tool)
         },
     )
     return ResolvedConfig(tuple(ordered), written, catalog, report)

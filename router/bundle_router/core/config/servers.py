@@ -22,7 +22,7 @@ from bundle_router.core.config.secrets import (
     references,
 )
 from bundle_router.core.models import META_SERVER, SERVER_NAME
-from bundle_router.core.models.patterns import is_glob, matches
+from bundle_router.core.models.patterns import is_glob
 
 ServerEntry = WrittenEntry[Server]
 
@@ -89,13 +89,6 @@ def resolve_server(entry: ServerEntry, local_tools: Mapping[str, Set[str]], repo
         pass_through=tuple(sorted(server.pass_through)),
         env_names=tuple(sorted({name for _, value in (*server.headers, *server.env) for name in references(value)})),
     )
-
-
-def includes_tool(server: Server, tool: str) -> bool:
-    """Return whether the server's own lists select the tool."""
-    if server.include is not None and not any(matches(pattern, tool) for pattern in server.include):
-        return False
-    return not any(matches(pattern, tool) for pattern in server.exclude)
 
 
 def _check_keys(entry: ServerEntry, report: Report) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
 from bundle_router.core.config.entries import WrittenEntry
-from bundle_router.core.config.servers import includes_tool
 from bundle_router.core.models.patterns import is_glob, matches
 from bundle_router.review.lint.findings import LintFinding, Subject
 
@@ -93,7 +92,7 @@ def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
     for entry, _ in subject.bundles():
         for index, ref in enumerate(entry.value.tools):
             name, _, tool = ref.partition(".")
-            if not is_glob(tool) and not includes_tool(subject.catalog.servers[name], tool):
+            if not is_glob(tool) and not subject.catalog.servers[name].includes(tool):
                 message = f"server {name!r} does not include {tool!r}, or excludes it"
                 yield LintFinding(entry, message, "it will never be shown", ("tools", index))
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from bundle_router.core.catalog import Card, Server
 from bundle_router.core.models import EFFECTS, TOOL_NAME, Effect
 from bundle_router.core.models.canonical import encode
-from bundle_router.core.models.patterns import is_selected
 from bundle_router.core.tools.admission.admitted import (
     Admitted,
     AdmittedTool,
@@ -67,7 +66,7 @@ class _Admission:
         for index, raw in enumerate(definitions[: self.limits.max_tools]):
             fault = self._first_look(raw)
             if fault is None:
-                if is_selected(raw["name"], self.server.include, self.server.exclude):
+                if self.server.includes(raw["name"]):
                     bounded.append(raw)
             else:
                 refused.append(RefusedTool(_label(raw, index), *fault))
