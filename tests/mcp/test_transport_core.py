@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,6 +137,29 @@ def test_an_events_data_is_that_of_its_lines_and_comments_are_none() -> None:
     stream = b": hello\n\nid: 1\r\nevent: message\rdata: {\ndata:}\nnothing\n\ndata: later"
     ((data, fields),) = EventBuffer().feed(stream)
     assert (bytes(data), b",".join(fields)) == (b"{\n}", b"id: 1,event: message")
+
+
+def test_many_lines_of_an_event_are_one_value_as_they_arrive_and_blank_lines_are_no_work() -> None:
+    """What is read on the sessions' loop holds it up for all servers."""
+    steps = 0
+
+    def count(frame: Any, _event: str, _arg: Any) -> Any:
+        nonlocal steps
+        steps += frame.f_code is EventBuffer.feed.__code__
+        return count
+
+    buffer, before = EventBuffer(), sys.getallocatedblocks()
+    for _ in range(50):
+        assert buffer.feed(b"data: [\n" * 8_000) == []
+    assert sys.getallocatedblocks() - before < 10_000, "a line is no object of its own"
+    ((data, _),) = buffer.feed(b"\n")
+    assert data == b"\n".join([b"["] * 400_000)
+    sys.settrace(count)
+    try:
+        assert buffer.feed(b"\n" * 65_536) == buffer.feed(b"\r\n" * 20_000) == []
+    finally:
+        sys.settrace(None)
+    assert steps < 1_000
 
 
 def test_a_line_over_the_cap_is_refused_before_its_end_is_seen() -> None:

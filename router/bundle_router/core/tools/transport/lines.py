@@ -77,11 +77,11 @@ class EventBuffer:
     def __init__(self) -> None:
         self.held = 0
         self._line = bytearray()
-        self._data: list[bytearray] = []
-        self._fields: list[bytearray] = []
+        self._data: bytearray | None = None
+        self._fields: list[bytes | bytearray] = []
         self._after_cr = False
 
-    def feed(self, piece: bytes) -> list[tuple[bytearray, list[bytearray]]]:
+    def feed(self, piece: bytes) -> list[tuple[bytearray, list[bytes | bytearray]]]:
         """Return the complete events: their data, and the lines of other fields. Lines end in LF, CR LF or CR."""
         self.held += len(piece)
         if self._after_cr:
@@ -89,19 +89,34 @@ class EventBuffer:
         self._after_cr = piece.endswith(b"\r")
         if b"\r" in piece:  # a regular expression would block the loop ten times as long
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        while b"\n\n\n" in piece:  # nothing but blank lines would be 65,000 of them
+            piece = piece.replace(b"\n\n\n", b"\n\n")
         rest, *starts = piece.split(b"\n")
         self._line += rest
+        if not starts:
+            return []
         events = []
-        for start in starts:
-            line, self._line = self._line, bytearray(start)
+        lines: list[bytes | bytearray] = [self._line, *starts[:-1]]
+        for line in lines:
             if line.startswith(b"data:"):
-                del line[: 6 if line.startswith(b"data: ") else 5]
-                self._data.append(line)
+                self._add_data(line)
             elif line.startswith(_FIELDS):
                 self._fields.append(line)
             elif not line:
-                if self._data or self._fields:
-                    data = self._data[0] if len(self._data) == 1 else bytearray(b"\n").join(self._data)
-                    events.append((data, self._fields))
-                self.held, self._data, self._fields = len(piece), [], []
+                if self._data is not None or self._fields:
+                    events.append((self._data or bytearray(), self._fields))
+                    self._data, self._fields = None, []
+                self.held = len(piece)
+        self._line = bytearray(starts[-1])
         return events
+
+    def _add_data(self, line: bytes | bytearray) -> None:
+        start = 6 if line.startswith(b"data: ") else 5
+        if self._data is not None:
+            self._data += b"\n"
+            self._data += memoryview(line)[start:]
+        elif isinstance(line, bytearray):
+            del line[:start]
+            self._data = line
+        else:
+            self._data = bytearray(line[start:])
