@@ -17,6 +17,7 @@ from bundle_router.adapters.mcp.hub import Guards
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
+from bundle_router.core.tools.transport.definitions import Pages
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
@@ -603,3 +604,24 @@ def test_the_status_of_what_was_never_contacted_says_what_is_known(bench: Any) -
         assert json.dumps(status.command)
 
     bench.run(main, bench.stdio())
+
+
+def test_a_large_page_of_a_list_is_taken_in_off_the_loop(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of tools, each measured, would stop the loop for all servers."""
+    threads: dict[int, str] = {}
+    add = Pages.add
+
+    def note(pages: Pages, page: Any) -> str | None:
+        threads[len(page["tools"])] = threading.current_thread().name
+        return add(pages, page)
+
+    async def main(sessions: McpSessions) -> None:
+        assert len((await sessions.definitions("s")).tools) == 1_000
+        assert len((await sessions.definitions("t")).tools) < 20
+
+    monkeypatch.setattr(Pages, "add", note)
+    faults = bench.faults.Faults
+    with bench.faults.serving(faults(big_list=1_000)) as large, bench.faults.serving() as small:
+        bench.run(main, bench.http(large), bench.http(small, name="t"))
+    assert threads.pop(1_000) == "large-results"
+    assert list(threads.values()) == ["bundle-router-mcp"]

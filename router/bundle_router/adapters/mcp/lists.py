@@ -14,12 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from bundle_router.adapters.mcp.connection import Connection
 from bundle_router.adapters.mcp.faults import RpcError, ServerFault
 from bundle_router.adapters.mcp.pool import CLOSED
+from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.catalog import Server
+from bundle_router.core.models.canonical import PIECE, budget_left
 from bundle_router.core.tools.admission import Admitted
 from bundle_router.core.tools.transport.bounds import Bounds, lifetime_s
 from bundle_router.core.tools.transport.definitions import Pages
@@ -200,7 +203,9 @@ async def read_pages(
     try:
         while True:
             page = await connection.request("tools/list", params, deadline - loop.time(), None, client)
-            cursor = pages.add(page)
+            adding = partial(pages.add, page)
+            is_small = budget_left(page, PIECE) >= 0
+            cursor = adding() if is_small else await run_in_turn("taken_apart", adding)
             if cursor is None:
                 break
             params = {"cursor": cursor}

@@ -28,7 +28,7 @@ def take_out_nan(value: dict[str, Any], max_chars: float = math.inf) -> bool:
     waiting: list[Any] = [value]
     for item in waiting:
         max_chars -= EACH * len(item)
-        if type(item) is dict:
+        if type(item) is dict and max_chars >= 0:
             max_chars -= len("".join(item))
         if max_chars < 0:
             return False
