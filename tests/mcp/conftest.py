@@ -139,7 +139,10 @@ class Bench:
 
     def http(self, server: Any, name: str = "s", **more: Any) -> Server:
         """The fault server, as it is served in this process."""
-        return Server(name=name, transport="streamable-http", url=server.url, **more)
+        legacy = getattr(server, "legacy", False)
+        return Server(
+            name=name, transport="sse" if legacy else "streamable-http", url=server.url, legacy=legacy, **more
+        )
 
     def run(self, main: Callable[[McpSessions], Awaitable[T]], *servers: Server, **options: Any) -> T:
         """Runs it to the end and closes the sessions; then nothing of them may be left."""

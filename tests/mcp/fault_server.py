@@ -51,7 +51,7 @@ TOOLS = [
 
 class Faults:
     """What the server answers. `bad_tools`, `deep_list`, `loop_cursor`, `big_list`, `ttl_ms`, `instructions` shape
-    its list."""
+    its list, `experimental` is how many capabilities of no meaning it has."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class Faults:
             self.able = sorted(params["capabilities"])
             return {
                 "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {"listChanged": True}},
+                "capabilities": {"tools": {"listChanged": True}, "logging": {}, **self._experimental()},
                 "serverInfo": {"name": "faults", "version": "1"},
                 "instructions": self.options.get("instructions", "be kind"),
             }
@@ -87,9 +87,13 @@ class Faults:
             with self.lock:
                 self.calls += 1
             return self._call(params["name"], params.get("arguments") or {}, params.get("_meta"))
-        if method == "ping":
+        if method in ("ping", "logging/setLevel"):
             return {}
         raise KeyError(method)
+
+    def _experimental(self) -> dict[str, Any]:
+        count = self.options.get("experimental", 0)
+        return {"experimental": {f"x{number}": OBJECT for number in range(count)}} if count else {}
 
     def _list(self, cursor: str | None) -> dict[str, Any]:
         with self.lock:
@@ -175,6 +179,23 @@ class Faults:
         return text(str(answers.get(name, lambda: name)()))
 
 
+def told(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the server says before it answers a call of `tells`: messages with as many values as it is told."""
+    values, token = [OBJECT] * params["arguments"]["values"], (params.get("_meta") or {}).get("progressToken", 0)
+    asked = {"maxTokens": 1, "messages": [{"role": "user", "content": {"type": "text", "text": "x"}}] * len(values)}
+    messages: list[dict[str, Any]] = [
+        {"method": "notifications/progress", "params": {"x": values, "progressToken": token, "progress": 1}},
+        {"method": "notifications/message", "params": {"level": "info", "data": values}},
+        {"method": "notifications/message", "params": {"level": "info", "data": "said"}},
+        {"method": "notifications/resources/updated", "params": {"uri": "file:///x", "x": values}},
+        {"method": "notifications/tools/list_changed", "params": {"x": values}},
+        {"params": {"x": values}, "method": "notifications/none"},
+        {"id": "asked", "method": "sampling/createMessage", "params": asked},
+        {"id": "ping", "method": "ping", "params": {"_meta": {"x": values}}},
+    ]
+    return [{"jsonrpc": "2.0", **message} for message in messages]
+
+
 def text(value: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}]}
 
@@ -227,7 +248,9 @@ class Stdio:
             if method == "server/discover" and "silent-discover" in self.flags:
                 continue
             params = message.get("params") or {}
-            if method == "tools/call" and self.special(params["name"], params.get("arguments") or {}, ident):
+            if method == "tools/call" and self.special(
+                params["name"], params.get("arguments") or {}, ident, params.get("_meta")
+            ):
                 continue
             threading.Thread(target=self.respond, args=(method, params, ident), daemon=True).start()
         while "ignore-eof" in self.flags:
@@ -259,7 +282,7 @@ class Stdio:
         except ValueError as error:
             self.send({"id": ident, "error": {"code": -32602, "message": str(error)}})
 
-    def special(self, name: str, arguments: dict[str, Any], ident: Any) -> bool:
+    def special(self, name: str, arguments: dict[str, Any], ident: Any, meta: Any) -> bool:
         """What only a stream of bytes can get wrong. True when that was all of the answer."""
         if name == "crash":
             os._exit(9)
@@ -301,6 +324,9 @@ class Stdio:
         if name == "heard":
             self.send({"id": ident, "result": text(json.dumps(self.cancelled))})
             return True
+        if name == "tells":
+            for message in told({"arguments": arguments, "_meta": meta}):
+                self.send(message)
         if name == "held":
             self.held = ident
             return True
@@ -348,7 +374,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.seen.append(("GET", self.path, dict(self.headers)))
-        self.answer(405, b"", "text/plain")
+        if not self.server.legacy:
+            return self.answer(405, b"", "text/plain")
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b"event: endpoint\ndata: /post\n\n")
+        self.wfile.flush()
+        self.server.stream = self.wfile
+        self.server.ending.wait()
+        return None
 
     def do_DELETE(self) -> None:
         self.server.sessions.discard(self.headers.get("mcp-session-id", ""))
@@ -372,7 +407,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.end_headers()
         if method == "notifications/cancelled":
             server.faults.cancelled.append(message["params"]["requestId"])
-        if ident is None:
+        if ident is None or method is None:
             return self.answer(202, b"", "application/json")
         session = self.headers.get("mcp-session-id")
         if server.stateful and method not in ("initialize", "server/discover") and session not in server.sessions:
@@ -402,10 +437,18 @@ class Handler(BaseHTTPRequestHandler):
             extra["mcp-session-id"] = f"s{len(server.seen)}"
             server.sessions.add(extra["mcp-session-id"])
         data = json.dumps(reply).encode()
+        sent = [json.dumps(message).encode() for message in told(params)] if name == "tells" else []
+        stream = b"".join(b"event: message\ndata: " + one + b"\n\n" for one in (*sent, data))
+        if server.legacy:
+            self.answer(202, b"", "application/json")
+            with server.faults.lock:
+                server.stream.write(stream)
+                server.stream.flush()
+            return None
         if name == "zipped":
             return self.answer(200, gzip.compress(data), extra={**extra, "content-encoding": "gzip"})
-        if server.events:
-            return self.answer(200, b"event: message\ndata: " + data + b"\n\n", "text/event-stream", extra)
+        if server.events or sent:
+            return self.answer(200, stream, "text/event-stream", extra)
         return self.answer(200, data, extra=extra)
 
     def half(self) -> None:
@@ -451,6 +494,10 @@ class HttpServer(ThreadingHTTPServer):
         self.faults = faults
         self.stateful = False
         self.events = False
+        self.legacy = False
+        """Whether it speaks the deprecated SSE transport; then `stream` is the client's, until `ending`."""
+        self.stream: Any = None
+        self.ending = threading.Event()
         self.redirect_to = ""
         self.statuses: dict[str, int] = {}
         self.bodies: dict[str, tuple[str, bytes]] = {}
@@ -465,6 +512,7 @@ class HttpServer(ThreadingHTTPServer):
 
     def end(self) -> None:
         """As when the process goes: its connections go with it."""
+        self.ending.set()
         self.shutdown()
         self.server_close()
         for connection in self.connections:

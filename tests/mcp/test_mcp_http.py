@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -84,27 +85,69 @@ class Parser:
         return jsonrpc_message_adapter.validate_json(data, **options)
 
     def validate_python(self, value: Any, **options: Any) -> Any:
+        self.lengths.append(len(json.dumps(value)))
         return jsonrpc_message_adapter.validate_python(value, **options)
 
 
-@pytest.mark.parametrize("client", [None, Client(progress=True, on_notification=lambda _method, _params: None)])
-@pytest.mark.parametrize("way", ["json", "events", "stdio"])
-def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_servers(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, way: str, client: Client | None
-) -> None:
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> Parser:
     parser = Parser()
     monkeypatch.setattr(streamable_http, "jsonrpc_message_adapter", parser)
     monkeypatch.setattr("mcp_types.jsonrpc_message_adapter", parser)
-    scope, sizes = Scope("r", client=client), [1_000_000, 10, 300_000]
+    return parser
+
+
+WAYS = ["json", "events", "legacy", "stdio"]
+
+
+@pytest.mark.parametrize(
+    "client", [None, Client(progress=True, log_level="info", on_notification=lambda _method, _params: None)]
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_sdk_parses_no_large_answer_as_that_would_stop_the_loop_for_all_servers(
+    bench: Any, parser: Parser, way: str, client: Client | None
+) -> None:
+    scope, sizes = Scope("r", client=client), [1_000_000, 10, 3_000_000, 300_000]
 
     async def main(sessions: McpSessions) -> None:
+        first = await bench.call(sessions, "big", bytes=200_000, scope=scope)
+        assert len(bench.said(first)) == 200_000, "also where the log level has to be set before"
         results = await asyncio.gather(*(bench.call(sessions, "big", bytes=size, scope=scope) for size in sizes))
         assert [len(bench.said(result)) for result in results] == sizes
 
     with bench.faults.serving() as server:
-        server.events = way == "events"
+        server.events, server.legacy = way == "events", way == "legacy"
         bench.run(main, bench.stdio() if way == "stdio" else bench.http(server))
-    assert way == "stdio" or parser.lengths, "it does parse the others"
+    assert parser.lengths, "it does parse the others"
+    assert all(length < 20_000 for length in parser.lengths)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_asked(
+    bench: Any, parser: Parser, way: str
+) -> None:
+    """Capabilities without end, and notifications and requests beside an answer: what matters of them is there."""
+    heard: list[tuple[str, Any]] = []
+    said: list[tuple[str, Any]] = [("notifications/progress", {"progress": 1.0})]
+    if way != "legacy":  # a log line names no request, and the session is for all runs
+        said.append(("notifications/message", {"level": "info", "data": "said"}))
+    client = Client(
+        log_level="info", progress=True, on_notification=lambda method, params: heard.append((method, dict(params)))
+    )
+
+    async def main(sessions: McpSessions) -> None:
+        listing = await sessions.definitions("s")
+        assert (listing.name, listing.instructions, len(listing.tools) > 5) == ("faults", "be kind", True)
+        told = await bench.call(sessions, "tells", values=20_000, scope=Scope("r", client=client))
+        assert bench.said(told) == "tells"
+        await bench.until(lambda: sessions.fresh("s") is None)  # its list has changed
+        await bench.until(lambda: len(heard) == len(said))
+        assert bench.said(await bench.call(sessions, "echo", text="more")) == "more", "the connection stands"
+
+    with bench.faults.serving(bench.faults.Faults(experimental=20_000)) as server:
+        server.events, server.legacy = way == "events", way == "legacy"
+        bench.run(main, bench.stdio("experimental=20000") if way == "stdio" else bench.http(server))
+    assert heard == said
     assert all(length < 20_000 for length in parser.lengths)
 
 

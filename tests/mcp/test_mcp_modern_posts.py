@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from bundle_router.adapters.mcp import McpSessions
+from bundle_router.adapters.mcp import McpSessions, posting
 from bundle_router.adapters.mcp.http import OriginClient
 from bundle_router.adapters.mcp.posting import _Answer, read_object
 from bundle_router.core.tools.transport.tool_servers import RawResult
@@ -249,8 +249,24 @@ def test_a_large_answer_with_a_key_named_method_is_left_to_a_thread() -> None:
     assert answer.result() == {"method": "x" * 200_000}
 
 
-def test_a_large_event_is_gone_over_a_few_times_and_by_no_regular_expression() -> None:
+class Heads:
+    """A pattern, with the lengths of what it was asked for."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self.pattern = pattern
+        self.lengths: list[int] = []
+
+    def match(self, data: bytes) -> re.Match[bytes] | None:
+        self.lengths.append(len(data))
+        return self.pattern.match(data)
+
+
+def test_a_large_event_is_gone_over_a_few_times_and_by_no_regular_expression_but_for_its_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is read on the sessions' loop holds it up for all servers."""
+    heads = Heads(posting._NOTICE)
+    monkeypatch.setattr(posting, "_NOTICE", heads)
     body = b"data: " + b"x" * 4_000_000 + b"\r\n\r\n"
     answer = _Answer(1, 8_000_000, lambda: None)
     answer.head(200, {b"content-type": SSE.encode()})
@@ -269,5 +285,34 @@ def test_a_large_event_is_gone_over_a_few_times_and_by_no_regular_expression() -
         sys.setprofile(None)
     assert answer.done
     assert answer.is_large
-    assert re.Pattern not in {kind for kind, _ in gone_over}
+    assert [kind for kind, _ in gone_over].count(re.Pattern) == len(heads.lengths)
+    assert heads.lengths == [1_000]
     assert len(body) < sum(size for _, size in gone_over) < 10 * len(body)
+
+
+def test_a_large_notification_beside_an_answer_is_told_by_its_head_and_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[int] = []
+
+    def note(data: bytes) -> dict[str, Any] | None:
+        parsed.append(len(data))
+        return read_object(data)
+
+    monkeypatch.setattr(posting, "read_object", note)
+    changes: list[bool] = []
+    answer = _Answer(1, 8_000_000, lambda: changes.append(True))
+    answer.head(200, {b"content-type": SSE.encode()})
+    params = b'"params": {"x": [' + b"{}," * 100_000 + b"{}]}"
+    for head in (
+        b'{"jsonrpc": "2.0", "method": "notifications/progress", ',
+        b'{"method": "notifications/message", ',
+        b'{"jsonrpc": "2.0", "id": 7, "method": "ping", ',
+        b'{"jsonrpc": "2.0", ',
+    ):
+        answer.body(b"data: " + head + params + b"}\n\n")
+    assert (answer.done, changes) == (False, [])
+    answer.body(b'data: {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", ' + params + b"}\n\n")
+    assert (answer.done, changes, parsed) == (False, [True], [])
+    answer.body(b"data: " + message(result=OK).replace(b'"ID"', b"1") + b"\n\n")
+    assert answer.result() == OK

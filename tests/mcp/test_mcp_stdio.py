@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ import anyio
 import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.processes import HOMES
+from bundle_router.adapters.mcp.stdio import Pipes
 from bundle_router.core.catalog import Server
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.tool_servers import Scope
@@ -665,6 +667,32 @@ def test_a_router_that_is_killed_takes_its_servers_with_it(bench: Any, tmp_path:
     asyncio.run(main())
 
 
+def test_the_loop_turns_while_a_server_writes_noise() -> None:
+    turns: list[int] = []
+
+    class Output:
+        take = None
+        chunks: ClassVar = [b"", b"{}\n" * 20_000]
+
+        async def read(self, _size: int) -> bytes:
+            return self.chunks.pop()
+
+    async def main() -> None:
+        def begin_turn() -> None:
+            turns.append(pipes.skipped)
+            asyncio.get_running_loop().call_soon(begin_turn)
+
+        process: Any = SimpleNamespace(stdout=Output(), exited=asyncio.Event(), failed="", status=0)
+        session: Any = SimpleNamespace(close=lambda: None)
+        pipes = Pipes(process, Bounds(), lambda *_said, **_more: None)
+        begin_turn()
+        await pipes.read(session)
+        assert pipes.skipped == 20_000
+
+    asyncio.run(main())
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 64
+
+
 def test_a_request_from_the_server_for_what_was_not_offered_is_refused_and_harmless(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         assert (await bench.call(sessions, "asks")).outcome == "ok"
@@ -677,7 +705,7 @@ def test_a_server_that_asks_and_reads_no_answer_is_read_no_further() -> None:
 
     async def main() -> None:
         to_session, reads, writes, from_session = sdk.pipe()
-        dispatcher = sdk.RawDispatcher(reads, writes)
+        dispatcher = sdk.RawDispatcher(reads, writes, answers={})
         asked: list[int] = []
 
         async def answer(*_asked: Any) -> dict[str, Any]:

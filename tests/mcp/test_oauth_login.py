@@ -431,6 +431,12 @@ def test_no_address_of_a_server_is_opened_by_a_process_and_a_strange_one_is_not_
         assert len(started()) == 1, "Python itself"
 
 
+def test_an_issuers_document_of_a_megabyte_is_not_read(desk: Desk) -> None:
+    desk.issuer.overrides["scopes_supported"] = ["x"] * 200_000
+    _, err = desk.log_in(code=4)
+    assert "65,536 bytes" in err
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize("field", ["authorization_endpoint", "token_endpoint"])
 def test_a_strange_address_among_an_issuers_is_put_before_nobody(desk: Desk, payload: str, field: str) -> None:

@@ -118,10 +118,11 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 streams, self._wire = await stack.enter_async_context(self._open_wire())
-                dispatcher = sdk.RawDispatcher(*streams)
+                dispatcher = sdk.RawDispatcher(*streams, answers=exchange.answers)
                 session = sdk.RawSession(dispatcher, self._capabilities, self._on_change)
                 await stack.enter_async_context(session)
                 await sdk.negotiate(session, self._era)
+                exchange.is_open = True
                 self._wire.note_era(session.listens_to)
                 session.is_own = self._wire.stateful
                 session.carrier = self._wire.carrier(is_modern=session.is_modern)

@@ -15,7 +15,7 @@ from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
 from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, why_unanswerable
 from bundle_router.core.tools.transport.tool_servers import RawResult
-from bundle_router.dataclass import dataclass
+from bundle_router.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     import anyio
@@ -85,17 +85,21 @@ class RequestState:
     """The transport's findings about one request. `abort` ends for good whatever the transport is waiting for.
 
     `sent`: the request has been sent. Later messages in the same context, such as the notice of its cancellation, do
-    not belong to it. `is_shared`: the state covers several requests, while a connection is being opened. `client`: the
-    agent's client, which receives the server's notifications meanwhile. `answer`: a large answer, which the SDK did not
-    get to see.
+    not belong to it. `client`: the agent's client, which receives the server's notifications meanwhile. `answer`: a
+    large answer, which the SDK did not get to see.
+
+    `is_shared`: the state covers all that a connection's owner asks and listens to; `is_open`: its era is known.
+    `answers`: the results of large answers on the owner's stream, by id, until the SDK settles their requests.
     """
 
     fault: ServerFault | None = None
     aborted: bool = False
     sent: bool = False
     is_shared: bool = False
+    is_open: bool = False
     client: Client | None = None
     answer: dict[str, Any] | None = None
+    answers: dict[int | str, dict[str, Any]] = field(default_factory=dict)
     _scope: anyio.CancelScope | None = None
 
     async def until_aborted(self, work: Awaitable[T]) -> T:
@@ -111,6 +115,21 @@ class RequestState:
             finally:
                 self._scope = None
         raise RequestAborted
+
+    def reads_whole(self, message: Mapping[str, Any]) -> bool:
+        """Return whether the SDK reads all of a large message: of an answer to a call it reads nothing but the id."""
+        is_result = self.is_open and isinstance(message.get("result"), dict)
+        return "method" in message or (self.is_shared and not is_result)
+
+    def hold(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Keep a large answer to a call, and return what the SDK gets in its place."""
+        if self.reads_whole(message):
+            return message
+        if not self.is_shared:
+            self.answer = message
+        elif type(number := message.get("id")) is int or type(number) is str:
+            self.answers[number] = message["result"]
+        return {**{name: message[name] for name in ("jsonrpc", "id") if name in message}, "result": {}}
 
     def abort(self) -> None:
         self.aborted = True

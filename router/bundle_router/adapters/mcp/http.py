@@ -8,8 +8,8 @@ Rules:
 3. A failing request fails alone: an error that would end the SDK's whole connection becomes the answer to that request,
    and its cause is noted in the request's state.
 4. The proxy, `.netrc` and cookie settings of the environment are not used.
-5. The SDK parses on the event loop, so it gets no large answer. One is parsed here, in a thread, and kept in the state
-   of its request; the SDK gets an empty result in its place.
+5. The SDK parses on the event loop, so it gets no large message. One is parsed here, in a thread; an answer is kept in
+   the state of its request, and the SDK gets an empty result in its place. Of another message it gets what is small.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ import httpx2
 
 from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
-from bundle_router.adapters.mcp.posting import MAX_ERROR_BYTES, STREAM_FACTOR, ModernPosts, fault_for, read_object
+from bundle_router.adapters.mcp.posting import (
+    MAX_ERROR_BYTES,
+    STREAM_FACTOR,
+    ModernPosts,
+    fault_for,
+    read_message,
+    read_object,
+)
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
 from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
@@ -102,7 +109,9 @@ class OriginClient(httpx2.AsyncBaseTransport):
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
         cap = self._max_bytes
-        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        if AUTHORIZING in request.extensions:
+            cap = MAX_ERROR_BYTES  # the SDK parses an issuer's documents on the event loop
+        elif response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             # A stream opened by GET is endless, and the SDK bounds each event.
             cap = sys.maxsize if request.method == "GET" else self._max_bytes * STREAM_FACTOR
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
@@ -190,7 +199,7 @@ class Body(httpx2.AsyncByteStream):
                 while True:
                     body += await self._bounded()
             return await self._readable(body)
-        events: list[tuple[bytearray, list[bytearray]]] = []
+        events: list[tuple[bytearray, list[bytes | bytearray]]] = []
         while not events:
             events = self._events.feed(await self._bounded())
         lines: list[bytes | bytearray] = []
@@ -249,15 +258,9 @@ class Body(httpx2.AsyncByteStream):
 
 
 def _set_aside(data: bytearray, exchange: RequestState) -> bytes:
-    """Keep a large answer in the state of its request, and return what the SDK gets instead."""
-    message = None if exchange.is_shared else read_object(data)
-    if exchange.is_shared or (message is not None and "method" in message):
-        return cut_deep(bytes(data))
-    if message is None:
-        return b"-"  # no JSON either
-    exchange.answer = message
-    head = {name: message[name] for name in ("jsonrpc", "id") if name in message}
-    return encode_small({**head, "result": {}}).encode()
+    """Return what the SDK gets of a large message."""
+    message = read_message(data, exchange)
+    return b"-" if message is None else cut_deep(encode_small(exchange.hold(message)).encode())  # "-" is no JSON either
 
 
 Client = httpx2.AsyncClient

@@ -18,14 +18,25 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
-from bundle_router.adapters.mcp.faults import RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import RequestState, RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.models.canonical import PIECE, budget_left, encode_large
-from bundle_router.core.tools.shaping.json_text import LARGE, decode_small, dump, encode_small, read_large
+from bundle_router.core.tools.shaping.json_text import (
+    LARGE,
+    JsonSizes,
+    abridge,
+    decode_small,
+    dump,
+    encode_small,
+    read_large,
+)
 from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
+from bundle_router.core.tools.transport.pass_through import MAX_PASSED_BYTES
 
 INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
+MAX_VALUES: Final = 2_048
+"""Values of a server's large message, other than an answer to a call, that are read; of the rest nothing is."""
 STREAM_FACTOR: Final = 4
 """Maximum size of an event stream, in multiples of the maximum message size."""
 _STATIC: Final = {
@@ -34,8 +45,11 @@ _STATIC: Final = {
     "content-type": "application/json",
     "user-agent": "bundle-router",
 }
-_ANSWER: Final = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:[^,{}\[\]]{1,200},\s*){0,2}"(?:result|error)"\s*:')
-"""The head of a message that is an answer, as most servers write it."""
+_NOTICE: Final = re.compile(
+    rb'\s*\{\s*(?:"(?:jsonrpc|id)"\s*:[^,{}\[\]]{1,200},\s*){0,2}"(?:params"|method"\s*:\s*"([^"]{,200})")'
+)
+"""The head of a message that is no answer, as most servers write it."""
+_HEAD_BYTES: Final = 1_000
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
 
 
@@ -176,10 +190,11 @@ class _Answer:
     def _take_data(self, data: bytearray) -> None:
         if not data or self.done:
             return
-        if len(data) >= LARGE and (b'"method"' not in data or _ANSWER.match(data)):  # it is parsed later, in a thread
+        notice = _NOTICE.match(data[:_HEAD_BYTES]) if len(data) >= LARGE else None
+        if len(data) >= LARGE and notice is None:  # it is parsed later, in a thread
             self._held, self._event, self.done = data, True, True
             return
-        message = read_object(data)
+        message = {"method": (notice[1] or b"").decode("latin-1")} if notice else read_object(data)
         if message is None:
             raise _garbled_fault("the server's answer is not a JSON-RPC message")
         if "method" not in message:
@@ -244,6 +259,15 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
         if error is None and isinstance(result, dict) and message.get("id") == number:
             return result
     raise _garbled_fault("the server's answer is not a JSON-RPC message")
+
+
+def read_message(data: bytes | bytearray, exchange: RequestState) -> dict[str, Any] | None:
+    """Parse a large message, in a thread, as far as the SDK may read it on an event loop; None if it is none."""
+    message = read_object(data)
+    if message is None or not exchange.reads_whole(message):
+        return message
+    found = abridge(message, JsonSizes(message), MAX_VALUES, MAX_PASSED_BYTES)
+    return None if found is None else found[0]
 
 
 def read_object(body: bytes | bytearray) -> dict[str, Any] | None:

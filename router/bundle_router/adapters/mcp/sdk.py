@@ -42,7 +42,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from bundle_router import __version__
-from bundle_router.adapters.mcp.faults import EXCHANGE, ServerFault
+from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import RequestCarrier
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
@@ -79,10 +79,12 @@ def is_unread(error: MCPError) -> bool:
 
 
 class RawDispatcher(JSONRPCDispatcher):
-    """The SDK's dispatcher, with an event for its end, and a bound on the server's requests under way."""
+    """The SDK's dispatcher, with an event for its end, and a bound on the server's requests under way. `answers` holds
+    the results that the SDK did not get to see (see `RequestState`)."""
 
-    def __init__(self, read_stream: Any, write_stream: Any) -> None:
+    def __init__(self, read_stream: Any, write_stream: Any, *, answers: dict[int | str, dict[str, Any]]) -> None:
         super().__init__(read_stream, write_stream)
+        self._answers = answers
         self.ended = anyio.Event()
         self._room = anyio.Semaphore(MAX_UNANSWERED)
 
@@ -95,6 +97,10 @@ class RawDispatcher(JSONRPCDispatcher):
             await super()._handle_request(*args)
         finally:
             self._room.release()
+
+    def _resolve_pending(self, request_id: types.RequestId | None, outcome: Any) -> None:
+        held = self._answers.pop(request_id, None) if request_id is not None else None
+        super()._resolve_pending(request_id, outcome if held is None else held)
 
     async def run(self, *args: Any, **named: Any) -> None:
         try:
@@ -242,7 +248,11 @@ class RawSession(ClientSession):
         logs = self.server_capabilities is not None and self.server_capabilities.logging is not None
         if client.log_level and logs and not self.is_modern and is_finer(client.log_level, self._level_set):
             self._level_set = client.log_level
-            await self.dispatcher.send_raw_request("logging/setLevel", {"level": client.log_level}, {})
+            own = EXCHANGE.set(RequestState())  # the state in the context is for the request to come
+            try:
+                await self.dispatcher.send_raw_request("logging/setLevel", {"level": client.log_level}, {})
+            finally:
+                EXCHANGE.reset(own)
 
     @property
     def is_modern(self) -> bool:

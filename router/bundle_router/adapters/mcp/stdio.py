@@ -25,8 +25,8 @@ from typing import Any, Final
 import anyio
 
 from bundle_router.adapters.mcp import sdk
-from bundle_router.adapters.mcp.faults import NOTHING_DONE, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import encode_params, read_object, read_result
+from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
+from bundle_router.adapters.mcp.posting import encode_params, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
@@ -36,6 +36,8 @@ from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cu
 FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""
 _CHUNK: Final = 65_536
+_LINES: Final = 64
+"""Lines that are read in one turn of the loop: noise can be twenty thousand in a chunk."""
 _MAX_PAUSE_S: Final = 0.1
 _DRAIN_S: Final = 0.2
 """Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
@@ -171,11 +173,11 @@ class LineRequests:
                 self._end(made, ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
 
 
-def _message(line: bytes) -> dict[str, Any] | None:
+def _message(line: bytes, read: Callable[[bytes], dict[str, Any] | None] = read_object) -> dict[str, Any] | None:
     """Parse the JSON object on a line. Invalid UTF-8 is replaced, and all but answers are bounded in depth."""
-    if (message := read_object(line)) is None:
-        message = read_object(line := line.decode("utf-8", "replace").encode())
-    return message if message is None or "method" not in message else read_object(cut_deep(line))
+    if (message := read(line)) is None:
+        message = read(line := line.decode("utf-8", "replace").encode())
+    return message if message is None or "method" not in message else read(cut_deep(line))
 
 
 class Pipes:
@@ -214,6 +216,8 @@ class Pipes:
     async def _read_lines(self, session: Any) -> None:
         lines = LineBuffer(self._bounds.max_message_bytes)
         now = asyncio.get_running_loop().time
+        exchange = EXCHANGE.get() or RequestState(is_shared=True)
+        read = partial(read_message, exchange=exchange)
         while chunk := await self._next_chunk(lines):
             begun, is_wanted = now(), b"\n" not in chunk
             try:
@@ -221,12 +225,15 @@ class Pipes:
             except LineTooLong as error:
                 self.fault = ServerFault("too_large", f"the server sent {error}")
                 return
-            for line in found:
-                value = await run_in_turn("read", partial(_message, line)) if len(line) >= LARGE else _message(line)
+            for number, line in enumerate(found, 1):
+                is_large = len(line) >= LARGE
+                value = await run_in_turn("read", partial(_message, line, read)) if is_large else _message(line)
                 is_wanted = is_wanted or (value is not None and "method" not in value)
+                if not number % _LINES:
+                    await asyncio.sleep(0)
                 if value is not None and self.requests.take(value, len(line)):
                     continue
-                message = None if value is None else sdk.read_message(value)
+                message = sdk.read_message(exchange.hold(value) if is_large else value) if value is not None else None
                 if message is None:
                     self._skip(line)
                 elif not sdk.is_unwanted(message, self.accepts):

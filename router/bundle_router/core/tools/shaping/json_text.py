@@ -103,6 +103,26 @@ class JsonSizes:
             holders = 2
 
 
+def abridge(value: Any, survey: JsonSizes, values: int, room: int, levels: int = 3) -> tuple[Any, int, int] | None:
+    """Return a value of at most so many values and bytes of JSON, and how many it has: an object over them without the
+    largest of its members, down to so many levels. None for another value over them."""
+    count = survey.weight(value)
+    if count <= values and (size := len(dump(value).encode("utf-8", "replace"))) <= room:
+        return value, count, size
+    if not isinstance(value, dict) or not levels:
+        return None
+    kept, values_left, room_left = {}, values, room
+    for name, part in sorted(value.items(), key=lambda member: survey.weight(member[1])):
+        found = abridge(part, survey, values_left - 1, room_left - 4 * len(name) - _LIGHT, levels - 1)
+        if found is not None:
+            kept[name], count, size = found
+            values_left -= count + 1
+            room_left -= size + 4 * len(name) + _LIGHT
+        if values_left <= 0:
+            break
+    return kept, values - values_left, room - room_left
+
+
 def is_short(text: Any) -> bool:
     """Return whether the value is no text, or a text that can't hold media."""
     if not isinstance(text, str) or "data:" in text or "DATA:" in text:
