@@ -98,8 +98,10 @@ class McpSessions:
     ) -> RawResult:
         del place  # a server has the folder it was started in; what is in the arguments is its own affair
         entry, hub = self._entry(server), self._hub
-        if hub is not None and (result := await hub.call_at_once(entry, tool, arguments, scope, timeout_s)) is not None:
-            return result
+        if hub is not None and entry.traits.starts_process:
+            result = await hub.call_at_once(entry, tool, arguments, scope, timeout_s)
+            if result is not None:
+                return result
         return await self._on_hub(lambda hub: hub.call(entry, tool, arguments, scope, timeout_s))
 
     async def ask(

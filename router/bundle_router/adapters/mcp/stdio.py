@@ -137,8 +137,10 @@ class LineRequests:
             number = int(number)
         if type(number) is not int or not FIRST_NUMBER <= number < self.number:
             return False
+        answer: Any = message.get("result")
         try:
-            answer: Any = read_result({**message, "id": number}, number)
+            if len(message) > 3 or type(answer) is not dict or message.get("jsonrpc") != "2.0":  # as few are
+                answer = read_result({**message, "id": number}, number)
         except RpcError as error:
             answer = error
         except ServerFault:

@@ -80,6 +80,8 @@ class Gate(Generic[W]):
 
     def _admit(self, first: str) -> list[W]:
         admitted: list[W] = []
+        if not self._queues:
+            return admitted
         for server in [first, *[name for name in self._queues if name != first]]:
             queue = self._queues.get(server)
             while queue and self._fits(server):
