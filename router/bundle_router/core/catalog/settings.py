@@ -40,12 +40,10 @@ MIN_LABELS: Final = 300
 _Stages = Annotated[list[FallbackStage], Field(max_length=4), AfterValidator(without_repetition)]
 _ModelNames = Annotated[list[ModelName], Field(max_length=10), AfterValidator(without_repetition)]
 _EnvReference = Annotated[str, Field(pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$", max_length=200)]
-_SIGNING_KEY: Final = partial(key, None, "What the heads are signed with, as '${ENV_NAME}'.", _EnvReference)
-_BASE_URL: Final = partial(
-    key, None, "Where an OpenAI-compatible server listens. Leave out for the provider's own.", Line
-)
+_SIGNING_KEY: Final = partial(key, None, "The key that signs the heads, as '${ENV_NAME}'.", _EnvReference)
+_BASE_URL: Final = partial(key, None, "The address of an OpenAI-compatible server. Absent: the provider's.", Line)
 _KEY_ENV: Final = partial(
-    key, None, "The variable with the key. Leave out for the provider's own (OPENAI_API_KEY).", EnvName
+    key, None, "The variable that holds the key. Absent: the provider's usual one (OPENAI_API_KEY).", EnvName
 )
 _OUTPUT: Final[dict[str, Any]] = {"ge": 16, "le": 100_000}
 _TEMPERATURE: Final[dict[str, Any]] = {"ge": 0, "le": 2}
@@ -56,9 +54,9 @@ class Fallback:
     """What is tried when a route asks: the table `[fallback]`."""
 
     order: tuple[FallbackStage, ...] = key(
-        ("search", "model", "shortlist", "default"), "What is tried, in order, when a route asks.", _Stages
+        ("search", "model", "shortlist", "default"), "What is tried, in this order, when a route asks.", _Stages
     )
-    default: tuple[str, ...] = key((), "The safe set when nothing else answered. [] means none.", BundleIds)
+    default: tuple[str, ...] = key((), "The bundles for when nothing else answered. [] means none.", BundleIds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Calibration:
     """The probability that the best-ranked bundle is right, as a logistic function of the named features of a ranking's
     evidence, fitted on `labels` labelled steps. Every decision that rests on it has its `version`."""
 
-    version: str = key(REQUIRED, "What records call it.", Word)
+    version: str = key(REQUIRED, "Its name in records.", Word)
     labels: int = key(
         REQUIRED, f"Past steps it was fitted on, at least {MIN_LABELS}: fewer say too little.", ge=MIN_LABELS
     )
@@ -90,10 +88,9 @@ class EmbeddingSettings:
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
-    deadline_s: float = key(1.0, "Seconds a step waits for its goal to be embedded.", gt=0, le=60)
+    deadline_s: float = key(1.0, "Seconds that a step waits until its goal is embedded.", gt=0, le=60)
     rank: Literal["learned", "always", "never"] = key(
-        "learned",
-        "Whether meaning ranks. learned: unless the runs rank better by words alone and `learn` was accepted.",
+        "learned", "Whether embeddings rank. learned: unless your runs rank better without, and `learn` was accepted."
     )
 
     @property
@@ -117,9 +114,9 @@ class OfferSettings:
     """How search may present a bundle, by the most that it can do: what is shown directly is harmless, or the right one
     with the probability that its effects ask for; a shortlist is never direct."""
 
-    read: Offer = key("direct", "What only reads, here or over the network.")
-    write: Offer = key("deferred", "What writes.", _HiddenOffer)
-    execute: Offer = key("deferred", "What executes, and effects that nobody declared.", _HiddenOffer)
+    read: Offer = key("direct", "Bundles that only read, here or over the network.")
+    write: Offer = key("deferred", "Bundles that write.", _HiddenOffer)
+    execute: Offer = key("deferred", "Bundles that execute, and bundles without declared effects.", _HiddenOffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +125,26 @@ class SearchSettings:
 
     ADDED: ClassVar = ("max_shortlist", "offer")
 
-    floor: float = key(0.25, "Relevance under which nothing fits a step.", ge=0, le=1)
+    floor: float = key(0.25, "Relevance below which no bundle counts as fitting.", ge=0, le=1)
     read_threshold: float = key(
-        0.90, "How likely a bundle that only reads has to be right to be shown unasked.", ge=0, le=1
+        0.90, "The probability of being right from which search decides alone, for bundles that only read.", ge=0, le=1
     )
     write_threshold: float = key(
-        0.97, "The same for a bundle that writes. What executes is never shown unasked.", ge=0, le=1
+        0.97, "The same for bundles that write. For bundles that execute, search never decides alone.", ge=0, le=1
     )
-    max_union: int = key(3, "Bundles that only read and may be shown together when search is unsure.", ge=0, le=20)
-    max_union_tokens: int = key(4_000, "Tokens that their tools' definitions may come to.", ge=0, le=1_000_000)
+    max_union: int = key(
+        3, "Most bundles that search may show together when it is unsure. They must only read.", ge=0, le=20
+    )
+    max_union_tokens: int = key(4_000, "Most tokens of the definitions of their tools.", ge=0, le=1_000_000)
     calibration: Calibration | None = key(
-        None, "Fitted on this deployment's runs. Without one, what ships with the package decides."
+        None, "How the probabilities are computed, fitted on this deployment's runs. Absent: as shipped."
     )
-    embeddings: EmbeddingSettings | None = key(None, "Ranks by likeness of meaning too. Without it, by words alone.")
-    max_shortlist: int = key(8, "Bundles that are offered behind search when nothing is sure.", ge=0, le=50)
+    embeddings: EmbeddingSettings | None = key(None, "The model whose embeddings rank, too. Absent: words alone rank.")
+    max_shortlist: int = key(
+        8, "Most bundles of a shortlist, which is offered behind search when nothing is certain.", ge=0, le=50
+    )
     offer: OfferSettings = key(
-        OfferSettings(), "How search may present a bundle, by effect: direct, deferred, meta, or none."
+        OfferSettings(), "How search may present a bundle, by its effects: direct, deferred, meta, or none."
     )
 
     @property
@@ -185,19 +186,19 @@ class ModelSettings:
         (), "Models to ask, best first, as litellm names them: 'openai/gpt-5-mini'. [] asks none.", _ModelNames
     )
     deadline_s: float = key(2.5, "Seconds one question may take in all.", gt=0, le=300)
-    max_picks: int = key(3, "Bundles one answer may add at most.", ge=1, le=20)
+    max_picks: int = key(3, "Most bundles that one answer may add.", ge=1, le=20)
     mode: AnswerMode = key(
         "json_schema",
-        "How the answer is held to its shape: by the provider (json_schema), as the arguments of a tool call (tools), "
-        "or by words alone (json, md_json) for models that know neither.",
+        "How the form of the answer is enforced: by the provider (json_schema), as the arguments of a tool "
+        "call (tools), or by instructions alone (json, md_json) for models that support neither.",
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
-    max_output_tokens: int = key(1_000, "Tokens one answer may have. Models that think need more.", **_OUTPUT)
-    temperature: float = key(0.0, "Left out for models that do not take one.", **_TEMPERATURE)
+    max_output_tokens: int = key(1_000, "Most tokens of one answer. Models that reason need more.", **_OUTPUT)
+    temperature: float = key(0.0, "Not sent to models that do not take one.", **_TEMPERATURE)
     options: tuple[ModelOptions, ...] = key(
         (),
-        'What one model has of its own: [model.options."openai/gpt-5-mini"].',
+        'Settings of single models: [model.options."openai/gpt-5-mini"].',
         dict[ModelName, ModelOptions],
         absent=None,
         max_length=10,
@@ -227,7 +228,22 @@ class ActivationSettings:
     """What stays active in a run: the table `[activation]`."""
 
     sticky: bool = key(True, "Bundles a run has used stay active in later steps.")
-    max_tools: int = key(24, "Tools that may be active; the least recently used go first.", ge=0, le=1000)
+    max_tools: int = key(24, "Most tools of active bundles; the least recently used bundles go first.", ge=0, le=1000)
+
+
+_STEP, _RUN, _TREE = "one step", "one run", "a run and all runs below it (sub-agents)"
+
+
+def _calls(of: str, default: int | None = None) -> Any:
+    return key(default, f"Most calls of {of}.", ge=1, le=1_000_000_000)
+
+
+def _result_bytes(of: str, default: int | None = None, most: int = 1024**5) -> Any:
+    return key(default, f"Most bytes of all results of {of}, before they are shortened.", ge=1, le=most)
+
+
+def _call_seconds(of: str, default: float | None = None) -> Any:
+    return key(default, f"Most seconds of all calls of {of}, added up.", gt=0, le=31_536_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,47 +253,29 @@ class CallLimits:
     recent_steps: int = key(5, "Earlier steps that search and the model may see.", ge=0, le=100)
     call_timeout_s: float = key(60.0, "Seconds one tool call may take.", gt=0, le=3600)
     max_result_chars: int = key(
-        12_000, "Characters of a result the agent sees; the rest is stored.", ge=100, le=10_000_000
+        12_000, "Characters of a result that the agent sees; the rest is stored.", ge=100, le=10_000_000
     )
-    max_result_bytes: int = key(8 * 1024 * 1024, "Bytes read of one result at all.", ge=1024, le=1024**3)
+    max_result_bytes: int = key(8 * 1024 * 1024, "Most bytes that are read of one result.", ge=1024, le=1024**3)
     max_inline_bytes: int = key(
         500_000,
-        "An image or sound up to this size goes to MCP clients as such, a larger one as a link.",
+        "An image or sound up to this size is sent to MCP clients in the result, a larger one as a link.",
         ge=0,
         le=700_000,
     )
-    max_argument_bytes: int = key(1024 * 1024, "Bytes of arguments one call may carry.", ge=1024, le=64 * 1024**2)
-    max_concurrent_calls: int = key(32, "Calls under way at once.", ge=1, le=10_000)
-    calls_per_step: int = key(2_000, "Calls that may be made at one step.", ge=1, le=1_000_000_000)
-    result_bytes_per_step: int = key(
-        1024**3, "Bytes that the results of one step may come to, as they came.", ge=1, le=1024**4
-    )
-    call_seconds_per_step: float = key(
-        7_200.0, "Seconds that the calls of one step may take, added up.", gt=0, le=31_536_000
-    )
+    max_argument_bytes: int = key(1024 * 1024, "Most bytes of the arguments of one call.", ge=1024, le=64 * 1024**2)
+    max_concurrent_calls: int = key(32, "Most calls at a time.", ge=1, le=10_000)
+    calls_per_step: int = _calls(_STEP, 2_000)
+    result_bytes_per_step: int = _result_bytes(_STEP, 1024**3, most=1024**4)
+    call_seconds_per_step: float = _call_seconds(_STEP, 7_200.0)
     repeated_calls: int = key(
-        50,
-        "Calls in a row that only repeat one of the last 8, answer and all, before they stop.",
-        ge=1,
-        le=1_000_000_000,
+        50, "Most calls in a row that repeat one of the last 8 and get the same answer.", ge=1, le=1_000_000_000
     )
-    calls_per_run: int | None = key(None, "Calls that may be made in one run.", ge=1, le=1_000_000_000)
-    result_bytes_per_run: int | None = key(
-        None, "Bytes that the results of one run may come to, as they came.", ge=1, le=1024**5
-    )
-    call_seconds_per_run: float | None = key(
-        None, "Seconds that the calls of one run may take, added up.", gt=0, le=31_536_000
-    )
-    calls_per_tree: int | None = key(
-        None, "Calls that may be made in a run and all runs below it (sub-agents).", ge=1, le=1_000_000_000
-    )
-    result_bytes_per_tree: int | None = key(
-        None, "Bytes that the results of a run and all runs below it may come to, as they came.", ge=1, le=1024**5
-    )
-    call_seconds_per_tree: float | None = key(
-        None, "Seconds that the calls of a run and all runs below it may take, added up.", gt=0, le=31_536_000
-    )
-
+    calls_per_run: int | None = _calls(_RUN)
+    result_bytes_per_run: int | None = _result_bytes(_RUN)
+    call_seconds_per_run: float | None = _call_seconds(_RUN)
+    calls_per_tree: int | None = _calls(_TREE)
+    result_bytes_per_tree: int | None = _result_bytes(_TREE)
+    call_seconds_per_tree: float | None = _call_seconds(_TREE)
     code_seconds: float = key(10.0, 'Seconds that an agent\'s program may compute (`mode = "code"`).', gt=0, le=600)
     code_timeout_s: float = key(120.0, "Seconds that a program may take with its calls.", gt=0, le=3600)
     code_memory_mb: int = key(128, "Megabytes of memory that a program may use.", ge=1, le=4096)
@@ -305,16 +303,16 @@ class LogSettings:
         "process", "'process' survives a killed process, 'disk' also a power failure (slower)."
     )
     redact_env: tuple[str, ...] = key((), "Further variables whose values are secrets.", EnvNames)
-    diagnostics: Literal["debug", "info", "warning", "error"] = key("warning", "How much the router says on stderr.")
+    diagnostics: Literal["debug", "info", "warning", "error"] = key(
+        "warning", "The lowest level of the messages on stderr."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
     """What shows that somebody cut or took away recorded runs: the table `[records]`."""
 
-    heads: str | None = key(
-        None, "A folder in which the head of each run is kept. With a key: by default beside the runs.", Line
-    )
+    heads: str | None = key(None, "A folder for the head of each run. With a key and no folder: beside the runs.", Line)
     key: str | None = _SIGNING_KEY()
 
 
@@ -322,12 +320,14 @@ class RecordSettings:
 class CacheSettings:
     """How long look-ups hold: the table `[cache]`."""
 
-    capabilities_ttl_s: float = key(30.0, "Seconds a look-up of variables and programs holds.", ge=0, le=3600)
+    capabilities_ttl_s: float = key(
+        30.0, "Seconds that the presence of variables and programs is remembered.", ge=0, le=3600
+    )
     answers_ttl_s: float = key(
-        3_600.0, "Seconds a model's answer is used again for the same question. 0 asks every time.", ge=0, le=31_536_000
+        3_600.0, "Seconds that a model's answer is used again for the same question. 0: never.", ge=0, le=31_536_000
     )
     answers: Literal["memory", "index"] = key(
-        "memory", "Where answers are kept: in this process, or in the index beside the runs too."
+        "memory", "Where answers are kept: in this process, or also in the index beside the runs."
     )
 
 
@@ -335,15 +335,17 @@ class CacheSettings:
 class ServiceSettings:
     """What `bundle-router serve` is held to: the table `[service]`."""
 
-    max_body_bytes: int = key(4 * 1024**2, "Bytes one request may carry.", ge=1024, le=64 * 1024**2)
+    max_body_bytes: int = key(4 * 1024**2, "Most bytes of one request.", ge=1024, le=64 * 1024**2)
     body_s: float = key(15.0, "Seconds a request's body may take to arrive.", gt=0, le=3600)
     max_requests: int = key(
-        1_024, "Requests under way at once, listeners included; what comes on top gets 503.", ge=1, le=100_000
+        1_024, "Most requests at a time, event streams included; further ones get 503.", ge=1, le=100_000
     )
     request_s: float = key(600.0, "Seconds one request of the decision API may take.", gt=0, le=86_400)
-    idle_run_s: float = key(3_600.0, "Seconds after which a run that nobody asks for is closed.", gt=0, le=31_536_000)
+    idle_run_s: float = key(
+        3_600.0, "Seconds without a request for it after which a run is closed.", gt=0, le=31_536_000
+    )
     traces: str | None = key(
-        None, "Where spans are sent (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Left out: nowhere.", Line
+        None, "The address for spans (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Absent: none are sent.", Line
     )
 
 
@@ -354,11 +356,11 @@ class Settings:
     ADDED: ClassVar[tuple[str, ...]] = ("records", "service")
 
     fallback: Fallback = key(Fallback(), "What happens when a route asks.", absent=None)
-    search: SearchSettings = key(SearchSettings(), "When search settles a question by itself.", absent=None)
+    search: SearchSettings = key(SearchSettings(), "When search decides alone, and what it may offer.", absent=None)
     model: ModelSettings = key(ModelSettings(), "The router's own model.", absent=None)
     activation: ActivationSettings = key(ActivationSettings(), "What stays active in a run.", absent=None)
-    limits: CallLimits = key(CallLimits(), "Bounds on calls and results.", absent=None)
-    records: RecordSettings = key(RecordSettings(), "Heads of runs, kept.", absent=None)
+    limits: CallLimits = key(CallLimits(), "Limits of calls and results.", absent=None)
+    records: RecordSettings = key(RecordSettings(), "Protection of recorded runs.", absent=None)
     log: LogSettings = key(LogSettings(), "Records and diagnostics.", absent=None)
-    cache: CacheSettings = key(CacheSettings(), "How long look-ups hold.", absent=None)
-    service: ServiceSettings = key(ServiceSettings(), "Bounds of the service.", absent=None)
+    cache: CacheSettings = key(CacheSettings(), "How long the results of look-ups are kept.", absent=None)
+    service: ServiceSettings = key(ServiceSettings(), "Limits of the service.", absent=None)

@@ -98,13 +98,13 @@ class Reuse:
 
     tools: tuple[str, ...] = key(
         ("*",),
-        "Of these of its tools (names or globs), as far as they only read. The default is all.",
+        "The tools whose results are used again (names or globs), as far as they only read. By default all.",
         Words,
         min_length=1,
     )
-    ttl_s: float = key(0.0, "Seconds a result is used again. 0: never.", absent=..., ge=0, le=86_400)
+    ttl_s: float = key(0.0, "Seconds that a result may be used again. 0: never.", absent=..., ge=0, le=86_400)
     across_runs: bool = key(
-        False, "true shares results among the runs of a principal: for servers that keep nothing between calls."
+        False, "true: the runs of a principal share results. For servers that keep no state between calls."
     )
 
 
@@ -115,83 +115,80 @@ class Server:
     name: str
     transport: Transport = key(
         "streamable-http",
-        "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or local: tools that come "
-        "with the router.",
+        "How to reach it: over HTTP, as a child process (stdio), over the old HTTP+SSE, or not at all "
+        "(local: tools that come with the router).",
     )
     trust: Trust = key(
         "untrusted",
         "'trusted' only if you would run this server's text past your agent unread. Untrusted servers are reached "
         "through meta-tools, and bundles name their tools one by one.",
     )
-    enabled: bool = key(True, "false takes all its tools away without deleting the entry.")
-    url: str | None = key(None, "Where it listens. https, or http on this machine only.", Line)
+    enabled: bool = key(True, "false: none of its tools can be used. The entry stays.")
+    url: str | None = key(None, "Its address: https, or http on this machine only.", Line)
     command: str | None = key(None, "stdio: the program to start.", Line)
     args: tuple[str, ...] = key(
-        (), "stdio: its arguments. Secrets do not belong here: other users can read them.", list[_Text], max_length=200
+        (), "stdio: the program's arguments. No secrets: other users can read them.", list[_Text], max_length=200
     )
     headers: tuple[tuple[str, str], ...] = key(
         (), "HTTP headers. Secrets only as ${ENV_NAME}: 'Bearer ${GITHUB_TOKEN}'.", dict[Word, Line]
     )
     auth: ServerAuth | None = key(
-        None, "'oauth': it hands out tokens of its own, after `bundle-router login NAME`. Instead of a header."
+        None, "'oauth', instead of a header: it issues tokens, once `bundle-router login NAME` was run."
     )
     client_id: str | None = key(
-        None, "auth = 'oauth': our id there, where it does not register clients by itself.", Word
+        None, "auth = 'oauth': our client id, where clients are not registered automatically.", Word
     )
     env: tuple[tuple[str, str], ...] = key(
-        (), "stdio: its environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text]
+        (), "stdio: the program's environment. Secrets only as ${ENV_NAME}.", dict[EnvName, _Text]
     )
     include: tuple[str, ...] | None = key(
-        None, "Only these of its tools exist for us (names or globs).", Words, min_length=1
+        None, "Only these of its tools are used (names or globs).", Words, min_length=1
     )
-    exclude: tuple[str, ...] = key((), "These of its tools do not exist for us (names or globs).", Words)
-    legacy: bool = key(False, "Must be true for transport 'sse', which MCP has given up.")
+    exclude: tuple[str, ...] = key((), "These of its tools are not used (names or globs).", Words)
+    legacy: bool = key(False, "Must be true for transport 'sse', which MCP has dropped.")
     era: Era = key(
         "auto",
-        "Which MCP it is spoken to in: the newest it knows (auto; up to 2025-11-25 for a client of that time which "
-        "it may ask in the middle of a call, as `input` is passed through), up to 2025-11-25 (handshake), or "
-        "2026-07-28 and later alone (modern).",
+        "The version of MCP to speak with it. auto: the newest it knows, but at most 2025-11-25 for a "
+        "client of that version that it may question in the middle of a call (`input` in pass_through). "
+        "handshake: at most 2025-11-25. modern: 2026-07-28 or later.",
     )
-    volatile: tuple[str, ...] = key((), "Card fields that change at every start and are left out of pins.", Words)
+    volatile: tuple[str, ...] = key((), "Fields of definitions that change at every start, left out of pins.", Words)
     idempotent: tuple[str, ...] = key(
         (),
-        "Tools (names or globs) that may be called again with the same arguments: a keyed call of one that began "
-        "and has no end is made again. Beside them count a trusted server's `idempotentHint`, and tools that only "
-        "read.",
+        "Tools (names or globs) that may be called again with the same arguments: a call with a key that "
+        "began and has no recorded end is then made again. Tools that only read, and a trusted server's "
+        "`idempotentHint`, need no entry.",
         Words,
     )
-    ttl_s: float | None = key(None, "Seconds its tool list is kept.", ge=0, le=86_400)
+    ttl_s: float | None = key(None, "Seconds that its list of tools is kept.", ge=0, le=86_400)
     timeout_s: float | None = key(None, "Seconds one call may take.", gt=0, le=3600)
     reuse: tuple[Reuse, ...] = key(
         (),
-        "Trusted servers: results used again for the same arguments. The first row that fits counts.",
+        "Trusted servers: results that are used again for the same arguments. The first matching row counts.",
         list[Reuse],
         max_length=100,
     )
     files: str | None = key(
         None,
-        "stdio: a folder it may read, relative to the workspace. Artifacts that are given to it as paths are put "
-        "there for the call. Absent: a temporary folder.",
+        "stdio: a folder it may read, relative to the workspace. Artifacts that it gets as paths are "
+        "written there for the call. Absent: a temporary folder.",
         Line,
     )
     shared: int = key(
         0,
-        "stdio: how many processes of it all runs share, because you know that it keeps nothing of who calls it. "
-        "0: every run has a process of its own.",
+        "stdio: the number of processes that all runs share, for a server that keeps no state of its "
+        "callers. 0: every run has its own process.",
         ge=0,
         le=64,
     )
     pass_through: tuple[Feature, ...] = key(
         (),
-        "What agents get of it unaltered at the MCP endpoint, besides its tools: its resources, prompts and "
-        "completion; results as they came (media and all, with progress); log lines; and its questions to the "
-        "agent's client (input). Trusted servers only.",
+        "Trusted servers: what the MCP endpoint passes on unchanged besides tools. results: as they came, "
+        "with media and progress. logging: log lines. input: its questions to the agent's client.",
         _Features,
     )
     prefix: bool = key(
-        True,
-        "false exposes its tools and prompts under their own names, without the server's before them. For one "
-        "server at most.",
+        True, "false: its tools and prompts are shown without the server's name before theirs. For one server at most."
     )
     env_names: tuple[str, ...] = ()
     """Environment variables that the headers and env refer to; their values are secrets and are redacted everywhere."""
@@ -238,8 +235,8 @@ class Bundle:
     )
     tools: tuple[str, ...] = key((), "'server.tool', or a glob 'server.get_*' where the server is trusted.", Words)
     avoid: str = key("", "When not to pick it.", max_length=2000)
-    examples: tuple[str, ...] = key((), "Intents it is right for, as people write them.", list[Line], max_length=100)
-    bundles: tuple[str, ...] = key((), "Bundles this one is made of; their tools come with it.", BundleIds)
+    examples: tuple[str, ...] = key((), "Requests it is right for, as people write them.", list[Line], max_length=100)
+    bundles: tuple[str, ...] = key((), "Bundles that it is composed of; their tools come with it.", BundleIds)
     patterns: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
     mode: Mode = key(
@@ -249,25 +246,25 @@ class Bundle:
     )
     effects: tuple[Effect, ...] = key(
         (),
-        "What its tools can do. Policies rest on it, so a bundle with tools of its own must say it.",
+        "What its tools can do. Policies depend on it, so a bundle that names tools must state it.",
         Effects,
         absent=None,
     )
     requires_env: tuple[str, ...] = key((), "Environment variables that must be set.", EnvNames, table="requires")
     requires_binary: tuple[str, ...] = key((), "Programs that must be on the path.", Words, table="requires")
-    companions: tuple[str, ...] = key((), "Tools ('server.tool') that must come along to make sense.", Words)
-    always: bool = key(False, "true: every step that policy permits it to gets it.")
+    companions: tuple[str, ...] = key((), "Tools ('server.tool') that are shown first, and with any other.", Words)
+    always: bool = key(False, "true: every step gets it, if policy permits.")
     selectable: bool = key(True, "false: search and the model may not pick it; routes may.")
-    skill: str | None = key(None, "A SKILL.md under bundles/ whose text goes with it.", max_length=400)
+    skill: str | None = key(None, "A SKILL.md under bundles/, whose text agents get with the bundle.", max_length=400)
     max_tokens: int | None = key(
         None,
-        "Tokens of definitions it shows at most: its companions, and what search ranks best for the step. The rest "
-        "is deferred. `check` warns when not all of them fit.",
+        "Most tokens of definitions to show: its companions, and the tools that search ranks best for the "
+        "step. The rest is deferred. `check` warns if not all of them fit.",
         ge=1,
         le=1_000_000_000,
     )
-    aliases: tuple[str, ...] = key((), "Ids it had before.", BundleIds)
-    enabled: bool = key(True, "false takes it out of use without deleting the entry.")
+    aliases: tuple[str, ...] = key((), "Its former ids.", BundleIds)
+    enabled: bool = key(True, "false: it is not used. The entry stays.")
     trust: Trust = "trusted"
     """The lowest trust of the servers of its tools."""
 
@@ -281,7 +278,7 @@ class BundlesFile:
 
 # --- routes.toml -----------------------------------------------------------------------------------------------------
 
-_ROW_NAME: Final = partial(key, REQUIRED, "What the log calls this row. Unique in the file.", Word)
+_ROW_NAME: Final = partial(key, REQUIRED, "The name of this row in records. Unique in the file.", Word)
 _ADDRESS: Final = partial(key, (), "Names or globs; leave out for any.", Names, absent=None)
 
 
@@ -296,7 +293,7 @@ class Route:
     workflow: tuple[str, ...] = _ADDRESS()
     role: tuple[str, ...] = _ADDRESS()
     step: tuple[str, ...] = _ADDRESS()
-    bundles: tuple[str, ...] = key((), "What the step gets, in this order. [] gives it nothing.", Words, absent=None)
+    bundles: tuple[str, ...] = key((), "The step's bundles, in this order. [] gives it none.", Words, absent=None)
     ask: tuple[str, ...] | None = key(
         None, "Bundles (ids or globs) that search and the model may add to those.", Words, min_length=1
     )
@@ -327,7 +324,7 @@ class Policy:
     step: tuple[str, ...] = _ADDRESS()
     allow: tuple[str, ...] | None = key(
         None,
-        "What may be seen at most: 'bundle:docs.*', 'tool:docs.fetch'. Absent: only narrows.",
+        "The most that may be seen: 'bundle:docs.*', 'tool:docs.fetch'. Absent: the row only narrows.",
         Words,
         json_schema_extra={"minItems": 1},
     )
@@ -335,7 +332,7 @@ class Policy:
     min_trust: Trust | None = key(None, "'trusted' keeps tools of untrusted servers out.")
     effects: tuple[Effect, ...] | None = key(None, "Only bundles whose effects are all in this list.", Effects)
     untrusted_in_code: bool | None = key(
-        None, 'Whether programs (`mode = "code"`) may call untrusted servers\' tools. One row has to say so, none no.'
+        None, 'Whether programs (`mode = "code"`) may call untrusted servers\' tools: if one row says so, and none no.'
     )
 
     ADDED: ClassVar[tuple[str, ...]] = ("untrusted_in_code",)
@@ -353,7 +350,7 @@ class RepoLimits:
     """The table `[repo]`."""
 
     hard_links: Literal["allow", "refuse"] = key(
-        "allow", "'refuse': files with more than one name are not read (they may live outside)."
+        "allow", "'refuse': files with hard links are not read (another name may be outside)."
     )
 
 
@@ -364,4 +361,4 @@ class PolicyFile:
     policies: tuple[Policy, ...] = key((), "Rows; order does not matter.", list[Policy])
     docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
     repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)
-    binaries: tuple[BinaryRule, ...] = key((), "Programs workspace.exec may start, and how.", list[BinaryRule])
+    binaries: tuple[BinaryRule, ...] = key((), "Programs that workspace.exec may start, and how.", list[BinaryRule])

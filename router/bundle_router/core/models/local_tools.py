@@ -58,14 +58,14 @@ class BinaryOption(Frozen):
     """
 
     name: str = Field(
-        pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100, description="As it is written: '-k', '--tb'."
+        pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.-]*$|^--$", max_length=100, description="As written: '-k', '--tb'."
     )
     value: str | None = Field(
-        default=None, max_length=1000, description="What its value has to match, whole (google-re2). Absent: a flag."
+        default=None, max_length=1000, description="An expression (google-re2) for all of its value. Absent: a flag."
     )
     joined: bool = Field(default=True, description="The value may come as --name=value (-nvalue for one letter).")
     separate: bool = Field(default=True, description="The value may come as the next argument; never with a '-' first.")
-    path: bool = Field(default=False, description="true keeps the value inside the workspace.")
+    path: bool = Field(default=False, description="true: the value must be a path inside the workspace.")
 
 
 class BinaryForm(Frozen):
@@ -78,7 +78,7 @@ class BinaryForm(Frozen):
     """
 
     words: tuple[str, ...] = Field(
-        default=(), max_length=50, description="Words that stand first, in this order: ['-m', 'pytest']."
+        default=(), max_length=50, description="Words that come first, in this order: ['-m', 'pytest']."
     )
     options: tuple[BinaryOption, ...] = Field(
         default=(), max_length=200, description="Options that may follow, in any order."
@@ -86,12 +86,10 @@ class BinaryForm(Frozen):
     positionals: str | None = Field(
         default=None,
         max_length=1000,
-        description="What each remaining argument has to match, whole (google-re2). Absent: there may be none.",
+        description="An expression (google-re2) for all of each remaining argument. Absent: none may follow.",
     )
-    max_positionals: int = Field(default=0, ge=0, le=1000, description="How many remaining arguments there may be.")
-    paths: bool = Field(
-        default=True, description="Keeps remaining arguments inside the workspace (what is before '::')."
-    )
+    max_positionals: int = Field(default=0, ge=0, le=1000, description="Most remaining arguments.")
+    paths: bool = Field(default=True, description="Keeps remaining arguments (up to '::') inside the workspace.")
     at_files: bool = Field(default=False, description="true permits @file, which holds further arguments.")
 
 
@@ -106,11 +104,11 @@ class BinaryRule(Frozen):
     read-only while it runs.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$", description="What agents call it. Unique.")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$", description="The name that agents use. Unique.")
     path: str = Field(
         pattern=r"^(/.*|@python)$",
         max_length=4096,
-        description="Where it is: absolute, or '@python' for the router's own interpreter. PATH is not looked at.",
+        description="Its absolute path, or '@python' for the router's own interpreter. PATH is not searched.",
     )
     forms: tuple[BinaryForm, ...] = Field(
         min_length=1, max_length=100, description="The command lines it may be given. All others are refused."
@@ -119,14 +117,16 @@ class BinaryRule(Frozen):
         default=(), description="Variables passed on from the router. Never LD_*, PYTHON*, GIT_*."
     )
     set_env: tuple[str, ...] = Field(default=(), description="Fixed variables: 'NAME=value'.")
-    reads: tuple[str, ...] = Field(default=(), description="Folders outside the workspace that it has to read.")
+    reads: tuple[str, ...] = Field(default=(), description="Folders outside the workspace that it may read.")
     timeout_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds one start may take.")
     memory_bytes: int = Field(
-        default=4 << 30, ge=64 << 20, description="Address space of a process, and memory of all together."
+        default=4 << 30, ge=64 << 20, description="Bytes of address space of a process, and of memory of all."
     )
-    file_bytes: int = Field(default=256 << 20, ge=0, description="Size of one file; all it writes: twice that.")
-    max_processes: int = Field(default=256, ge=1, le=100_000, description="Processes at once.")
-    protect_git: bool = Field(default=True, description="Keeps .git read-only while it runs.")
+    file_bytes: int = Field(
+        default=256 << 20, ge=0, description="Bytes of one file; of all that it writes, twice that."
+    )
+    max_processes: int = Field(default=256, ge=1, le=100_000, description="Most processes at a time.")
+    protect_git: bool = Field(default=True, description="true: .git is read-only while it runs.")
 
     @field_validator("set_env")
     @classmethod
