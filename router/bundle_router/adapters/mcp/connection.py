@@ -219,6 +219,10 @@ class Connection:
             raise ServerFault("closed", "the connection was closed during the call", sent=True)
         return work.result()
 
+    def bypasses_sdk(self, client: Client | None) -> bool:
+        """Return whether a client's answers are read by us, with null for what is no JSON, such as NaN."""
+        return self._session is not None and self._session.carrier_for(client) is not None
+
     def lines(self, client: Client | None) -> tuple[sdk.RawSession, LineRequests] | None:
         """Return the session, and what carries a client's requests on any thread, if this connection has that."""
         session = self._session

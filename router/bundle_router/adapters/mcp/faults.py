@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.core.models import Outcome, Text
-from bundle_router.core.tools.transport.blocks import blocks_of, take_out_nan
+from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, why_unanswerable
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.dataclass import dataclass, field
@@ -161,11 +161,8 @@ MAX_MESSAGE: Final = 2_000
 """Maximum characters of a server's error message that are passed on."""
 
 
-def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client | None, *, has_nan: bool) -> RawResult:
-    """Return the result of a call. A request for input is passed to the client; without a client it is an error.
-    `has_nan`: it may hold NaN."""
-    if has_nan:
-        take_out_nan(raw)
+def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client | None) -> RawResult:
+    """Return the result of a call. A request for input is passed to the client; without a client it is an error."""
     answer = ServerReply(raw) if client is not None else None
     if raw.get("resultType") == "input_required":
         if client is not None:
@@ -181,10 +178,8 @@ def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client 
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
-def read_reply(name: str, raw: dict[str, Any], client: Client | None, *, has_nan: bool) -> ServerReply:
-    """Return the reply to a request other than a call. `has_nan`: it may hold NaN."""
-    if has_nan:
-        take_out_nan(raw)
+def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerReply:
+    """Return the reply to a request other than a call."""
     answer = ServerReply(raw)
     wanted = why_unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
     if not wanted:

@@ -60,13 +60,11 @@ if TYPE_CHECKING:
     from bundle_router.adapters.mcp.http import TcpPool
 
 T = TypeVar("T")
+Waiter = asyncio.Future[bool]
 
 _REAP_S = 15.0
 _INLINE_CHARS = 32_768
-"""Maximum characters of a result that is parsed on the sessions' loop; larger ones are parsed in a thread."""
-
-
-Waiter = asyncio.Future[bool]
+"""Maximum characters of an answer that is taken apart on a loop; larger ones are in a thread."""
 
 
 class Guards:
@@ -194,7 +192,8 @@ class Hub:
             params = {"name": tool, "arguments": dict(arguments)}
             raw = await self._with_a_retry(server, "tools/call", params, scope, deadline)
             await self._note_unexpected(server, tool, scope, raw)
-            return await _take_apart(raw, partial(read_answer, name, raw, self._bounds.max_blocks, scope.client))
+            read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
+            return await _take_apart(raw.get("content"), read)
 
         try:
             result = await self._run_queued(server, name, work, timeout_s)
@@ -233,7 +232,7 @@ class Hub:
             return fault_result(name, fault, timeout_s)
         await self._note_unexpected(server, tool, scope, raw)
         read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-        return read(has_nan=False) if made.size * EACH <= _INLINE_CHARS else await _take_apart(raw, read)
+        return read() if made.size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
 
     def _end_call(
         self, server: Server, ticket: Ticket, lease: HeldConnection[Any], connection: Connection, failure: Any
@@ -338,7 +337,10 @@ class Hub:
             entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
             schema = entry.schemas.get(params["name"]) if entry is not None else None
             left = deadline - asyncio.get_running_loop().time()
-            return await connection.request(method, params, max(left, 0.0), schema, scope.client)
+            raw = await connection.request(method, params, max(left, 0.0), schema, scope.client)
+            if not connection.bypasses_sdk(scope.client) and not take_out_nan(raw, _INLINE_CHARS):
+                await run_in_turn("taken_apart", partial(take_out_nan, raw))
+            return raw
         except ServerFault as fault:
             self._let_go(connection, fault)
             raise
@@ -456,8 +458,6 @@ def _end_of(fault: ServerFault) -> End:
     return "grave" if fault.kind == "rate_limited" else "failed"
 
 
-async def _take_apart(raw: dict[str, Any], read: Callable[..., T]) -> T:
-    """Return what `read` makes of an answer, of a large one in a thread."""
-    is_small = take_out_nan(raw, _INLINE_CHARS)
-    reading = partial(read, has_nan=not is_small)
-    return reading() if is_small else await run_in_turn("taken_apart", reading)
+async def _take_apart(content: Any, read: Callable[[], T]) -> T:
+    """Return what `read` makes of an answer with this content, of a large one in a thread."""
+    return read() if budget_left(content, _INLINE_CHARS) >= 0 else await run_in_turn("taken_apart", read)
