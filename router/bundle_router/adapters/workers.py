@@ -19,7 +19,7 @@ from bundle_router.errors import ToolFailure
 T = TypeVar("T")
 
 _LAST: Final = 100
-_SWITCH_S: Final = 0.001
+_SWITCH_S: Final = 0.000_2
 _IDLE_S: Final = 1.0
 _NEVER: Final = 2**31 - 1
 FULL_EVERY: Final = 1_000
