@@ -35,8 +35,8 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "tools": ("tools", "list the tools that a run's current decision shows, and what they cost"),
     "call": ("call", "call a tool that a run's current decision shows"),
     "runs": ("runs", "list, search, show, count, verify, export, import, index, publish or prune runs"),
-    "replay": ("replay", "take recorded decisions again, under their own config or another, and compare"),
-    "eval": ("eval", "take the decisions of case files (.toml) and compare; measure routing on labelled sets (.jsonl)"),
+    "replay": ("replay", "make recorded decisions again, under their own config or another, and compare"),
+    "eval": ("eval", "check the decisions of case files (.toml); measure routing on labelled sets (.jsonl)"),
     "learn": (
         "learn",
         "learn from past runs: show what they teach and what it would change; accept it, or label steps",
@@ -45,8 +45,8 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "login": ("login", "authorize a tool server that has auth = 'oauth', in your browser"),
     "pin": ("pin", "show what tool servers list now against what was reviewed, and approve it"),
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
-    "serve": ("serve", "answer engines over HTTP and agents over MCP, and show people pages"),
-    "token": ("token", "make a bearer token of the service: shown once, kept as its SHA-256"),
+    "serve": ("serve", "serve engines over HTTP, agents over MCP, and pages for people"),
+    "token": ("token", "make a bearer token for the service: shown once, stored as its SHA-256"),
     "deferral": ("deferral", "find where an agent's tool definitions are not deferred, and change it"),
 }
 """Each verb, in the order a newcomer meets them: its module in this package, and its purpose. Only verbs that work are

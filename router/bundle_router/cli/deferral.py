@@ -30,12 +30,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     audit.add_argument("--requests", action="store_true", help="list every request too")
     add_runs(audit)
 
-    apply = _verb(verbs, "apply", "undo what the audit found: a dry run, unless --yes", _run_apply)
+    apply = _verb(verbs, "apply", "correct what the audit found: a dry run, unless --yes", _run_apply)
     apply.add_argument(
         "causes",
         nargs="*",
         metavar="finding",
-        help="what to undo, e.g. env-off (default: all found); proxy:AGENT, alone, installs the proxy for an agent",
+        help="what to correct, e.g. env-off (default: all found); proxy:AGENT, alone, installs the proxy for an agent",
     )
     _add_yes(apply, "carry it out")
     add_sources(apply, positional=False)
@@ -43,19 +43,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     undo = _verb(verbs, "undo", "take back a change that `apply` or `install` made", run_undo)
     undo.add_argument("change", nargs="?", help="its id, as `status` and `report` name it (default: the newest)")
 
-    report = _verb(
-        verbs, "report", "say what each change was worth: requests before it beside requests after", run_report
-    )
+    report = _verb(verbs, "report", "compare the requests before each change with those after it", run_report)
     add_sources(report, positional=False)
 
-    ask = _verb(verbs, "probe", "ask a gateway whether it takes deferral: nothing is sent, unless --yes", run_probe)
+    ask = _verb(verbs, "probe", "ask a gateway whether it accepts deferral: nothing is sent, unless --yes", run_probe)
     add_probe(ask)
     _add_yes(ask, "send the requests (they are billed)")
 
     start = _verb(verbs, "run", "start an agent behind a proxy that defers its tools: run -- AGENT …", run_run)
     add_run(start)
 
-    install = _verb(verbs, "install", "have an agent always start so: a dry run, unless --yes", run_install)
+    install = _verb(verbs, "install", "always start an agent behind the proxy: dry run, unless --yes", run_install)
     install.add_argument("agent", help="its command, e.g. opencode")
     _add_yes(install, "carry it out")
     uninstall = _verb(verbs, "uninstall", "take back what `install` did", run_uninstall)

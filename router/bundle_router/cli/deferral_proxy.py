@@ -31,9 +31,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upstream", default="", help="base URL to forward to (default: the one the agent would ask)")
     parser.add_argument("--runs", default="", help="folder for the numbers (default: runs where it exists)")
     parser.add_argument("--keep", action="append", default=[], metavar="GLOB", help="tools that stay upfront")
-    parser.add_argument("--defer", action="append", default=[], metavar="GLOB", help="tools that are deferred too")
+    parser.add_argument("--defer", action="append", default=[], metavar="GLOB", help="tools to defer, too")
     parser.add_argument("--model", action="append", default=[], help="a further model that can search tools")
-    parser.add_argument("--min-tools", type=int, default=10, help="defer from so many tools on (default: 10)")
+    parser.add_argument("--min-tools", type=int, default=10, help="least number of tools to defer (default: 10)")
 
 
 def _state() -> Path:

@@ -53,15 +53,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=float,
         action="append",
         metavar="SHARE",
-        help="error when the surest share of steps is answered unasked; may be given several times (default: 0.5, 0.8)",
+        help="share of steps, the most certain first, to show the error rate of; may be repeated (default: 0.5, 0.8)",
     )
     parser.add_argument(
         "--model",
         action="append",
         metavar="NAME",
-        help="route labelled sets for real with this model, beside none; may be given several times",
+        help="also route labelled sets for real with this model; may be repeated",
     )
-    parser.add_argument("--max-cost", type=float, metavar="USD", help="end before questions to models cost more")
+    parser.add_argument("--max-cost", type=float, metavar="USD", help="stop before questions to models cost more")
     add_runs(parser)
     add_config(parser)
     add_json(parser)

@@ -32,10 +32,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_step(parser, required=False)
     parser.add_argument(
         "--run",
-        help="explain a recorded decision of this run, under the config it was taken with: the last one, or the last "
-        "at the --step (--role, --workflow) that is named",
+        help="explain a recorded decision of this run, under the config it was made with: the last one, or the "
+        "last of this --step (--role, --workflow)",
     )
-    parser.add_argument("--seq", type=int, help="which of its decisions, by its number")
+    parser.add_argument("--seq", type=int, help="the number of the decision")
     add_config(parser)
     add_archive(parser)
     add_json(parser)

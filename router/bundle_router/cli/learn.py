@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from bundle_router.review.learning.learned_values import LearnedValues
     from bundle_router.review.learning.report import Learning
 
-EPILOG = """Nothing takes effect unaccepted. `--accept` writes learned/memory.json, tools.json, calibration.json and
-embeddings.json in the config folder, which the next `Router.open` reads, and learned/proposals.toml, which nothing
-reads. Delete a file to go back. `bundle-router learn label RUN SEQ --needed ID` records a reviewer's word about one
-decision."""
+EPILOG = """Nothing takes effect until it is accepted. `--accept` writes learned/memory.json, tools.json,
+calibration.json and embeddings.json in the config folder, which the next `Router.open` reads, and
+learned/proposals.toml, which nothing reads. Delete a file to go back. `bundle-router learn label RUN SEQ
+--needed ID` records a reviewer's label of one decision."""
 LEAST_VERSION = 8
 MANY_STEPS = 200
 STEP_S = 0.05
@@ -44,9 +44,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     label.set_defaults(handler=_label)
     label.add_argument("run_id", metavar="run", help="run id")
     label.add_argument("seq", type=int, help="the decision's number, as `runs show` prints it")
-    label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
-    label.add_argument("--not-needed", action="append", default=[], metavar="BUNDLE", help="may be given several times")
-    label.add_argument("--by", default=None, help="who says so (default: the user)")
+    label.add_argument("--needed", action="append", default=[], metavar="BUNDLE", help="may be repeated")
+    label.add_argument("--not-needed", action="append", default=[], metavar="BUNDLE", help="may be repeated")
+    label.add_argument("--by", default=None, help="the reviewer (default: the user)")
     add_archive(label)
     add_json(label)
 
@@ -58,7 +58,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="VERSION",
-        help="put what was learned in force; with the VERSION that was printed, only if it is still that",
+        help="put what was learned in force; with a VERSION that was printed, only if it is still the same",
     )
     parser.add_argument("--proposals", type=Path, metavar="FILE", help="write the proposals there, as TOML")
     parser.add_argument(

@@ -30,8 +30,8 @@ def add_local(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=module:TOOLS",
-        help="local tools of your own, as Router.open(local=...) takes them: a LocalServer or a list of tools in "
-        "a module; imports that module; may be given several times",
+        help="your own tools, as in Router.open(local=...): TOOLS is a LocalServer or a list of tools; the "
+        "module is imported; may be repeated",
     )
 
 

@@ -21,12 +21,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     from bundle_router.wiring.logins import LOGIN_S
 
     parser.add_argument("server", metavar="SERVER", help="a server of servers.toml")
-    parser.add_argument("--principal", default="", help="whose authorization it is to be (default: everybody's)")
+    parser.add_argument("--principal", default="", help="whose authorization it is (default: everybody's)")
     parser.add_argument(
         "--port", type=int, default=0, help="port on 127.0.0.1 for the browser's return (default: any free one)"
     )
     parser.add_argument("--timeout", type=float, default=LOGIN_S, metavar="S", help=f"seconds (default: {LOGIN_S:g})")
-    parser.add_argument("--forget", action="store_true", help="forget the authorization that is kept, and end there")
+    parser.add_argument("--forget", action="store_true", help="delete the stored authorization, and do nothing else")
     add_config(parser)
     add_json(parser)
     parser.epilog = (

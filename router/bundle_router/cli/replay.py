@@ -33,7 +33,7 @@ _WORDS: Final[tuple[tuple[ChangeKind, str, str], ...]] = (
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_ids", nargs="*", metavar="run", help="run ids (default: all)")
-    parser.add_argument("--config", help="the config to replay against (default: the one each decision was taken with)")
+    parser.add_argument("--config", help="the config to replay against (default: the one each decision was made with)")
     words = f"decisions named for each cause (default {EXAMPLES})"
     parser.add_argument("--examples", type=int, default=EXAMPLES, metavar="N", help=words)
     add_local(parser)

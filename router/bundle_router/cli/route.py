@@ -24,9 +24,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     parser.add_argument("--run", help="run id (default: a new one)")
     parser.add_argument("--parent-run", help="the run this one is a sub-agent of")
-    parser.add_argument("--no-inherit", action="store_true", help="a sub-agent that starts with nothing active")
-    parser.add_argument("--principal", default="", help="who asks")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
+    parser.add_argument("--no-inherit", action="store_true", help="start a sub-agent without its parent's bundles")
+    parser.add_argument("--principal", default="", help="the principal that the step is for")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     add_opening(parser)
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
 _HELP: Final = {
-    "bundle": "that was shown", "tool": "that was called or asked for", "code": "why a call was refused",
-    "reason": "why a step was degraded", "missing": "name that was asked for: no tool's, or not shown",
+    "bundle": "that was shown", "tool": "that was called or asked for", "code": "of a refused call",
+    "reason": "of a degraded step", "missing": "a name that was asked for and is no tool, or was not shown",
     "outcome": "of a call",
 }  # fmt: skip
 AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|w)")
@@ -38,14 +38,14 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
     """Add the options that select runs; with `sorting`, also their order and number."""
     of = parser.add_argument_group("which runs", "runs that have each of these somewhere, not one call that has all")
     for facet in _LISTED:
-        of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, ""))
+        of.add_argument(f"--{facet}", action="append", default=[], metavar="NAME", help=_HELP.get(facet, "of a step"))
     for mark, what in (("denied", "a denied call"), ("failed", "a failed call"),
                        ("degraded", "a degraded decision"), ("media", "a picture, sound or the like")):  # fmt: skip
         of.add_argument(f"--{mark}", action="store_true", help=f"runs with {what}")
     of.add_argument("--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS))
     of.add_argument("--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts")
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
-    of.add_argument("--until", metavar="TIME", help="the same; a date: its last moment")
+    of.add_argument("--until", metavar="TIME", help="as --since; a date includes all of that day")
     if sorting:
         orders = [*SORTS, *(f"-{name}" for name in SORTS)]
         sort_help = f"one of {', '.join(SORTS)}; with a '-' the other way round: --sort=-took"

@@ -42,12 +42,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         add_json(sub)
         return sub
 
-    add_facets(verb("list", list_runs, "all runs, newest first, or those that the options ask for"), sorting=True)
-    add_facets(verb("stats", show_stats, "what the runs, or those that the options ask for, come to"))
+    add_facets(verb("list", list_runs, "list all runs, newest first, or those that the options select"), sorting=True)
+    add_facets(verb("stats", show_stats, "count what all runs did, or those that the options select"))
     search = verb("search", show_hits, "find words in goals, arguments and artifacts")
     search.add_argument("words", nargs="+", help="words, beginnings of words, or the digits of an artifact")
     search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
-    show = verb("show", _show, "the decisions and calls of one run", runs=1)
+    show = verb("show", _show, "show the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
     verify = verb(
         "verify",
@@ -55,11 +55,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "check the hash chain; name the first record that was changed, dropped, reordered or cut off",
         runs="*",
     )
-    verify.add_argument("--secrets", action="store_true", help="say instead which lines today's rules would redact")
-    verify.add_argument("--config", help="config folder whose [records] says where heads are kept and their key")
+    verify.add_argument("--secrets", action="store_true", help="list instead the lines that today's rules would redact")
+    verify.add_argument("--config", help="config folder whose [records] names the folder of heads and their key")
     verify.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
     receipt = verb(
-        "receipt", _receipt, "one record with all that a stranger needs to check it; or check such a receipt", runs="?"
+        "receipt", _receipt, "print a record with what is needed to check it elsewhere; or check a receipt", runs="?"
     )
     receipt.add_argument("seq", nargs="?", type=int, help="the record's number")
     receipt.add_argument("--check", type=Path, metavar="FILE", help="check the receipt in this file")
@@ -68,13 +68,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--to", type=Path, required=True, help="folder to write into")
     take_in = verb("import", _import, "copy whole runs from a runs directory into --store (or --runs)", runs="*")
     take_in.add_argument("--from", dest="source", required=True, help="the runs directory, or postgresql://…")
-    index = verb("index", _index, "fill the SQL index, a deletable cache: with all runs, or only those named", runs="*")
+    index = verb("index", _index, "write all runs, or those named, to SQL tables for your queries", runs="*")
     index.add_argument("--url", help="SQLAlchemy URL (default: SQLite in the runs folder)")
     public = verb(
         "publish", _publish, "write the pages of runs as files that open from a disk: read-only, no server", runs="+"
     )
     public.add_argument("--to", type=Path, required=True, help="folder to write into")
-    public.add_argument("--config", help="config folder that rows are looked up in (default: ./config if there is one)")
+    public.add_argument("--config", help="config folder with the rows' places (default: ./config if there is one)")
     prune = verb("prune", _prune, "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
     prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")

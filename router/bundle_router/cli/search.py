@@ -24,7 +24,7 @@ from bundle_router.errors import RequestError
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", help="what is wanted, in words")
     parser.add_argument("--tools", action="store_true", help="rank tools instead of bundles")
-    parser.add_argument("--limit", type=int, default=10, help="how many, at most (default: 10)")
+    parser.add_argument("--limit", type=int, default=10, help="most results (default: 10)")
     for name in ADDRESS:
         parser.add_argument(f"--{name}", help="rank only what policy permits there (all three, or none)")
     add_config(parser)

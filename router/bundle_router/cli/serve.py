@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mcp-only", action="store_true", help="the MCP endpoint alone")
+    parser.add_argument("--mcp-only", action="store_true", help="serve the MCP endpoint alone")
     parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--name", action="append", default=[], help="a further name it is known by, as in its URL")
-    parser.add_argument("--tokens", metavar="FILE", help="who may ask for what: [tokens.NAME] with sha256 and scopes")
+    parser.add_argument("--name", action="append", default=[], help="a further host name of the service, as in its URL")
+    parser.add_argument("--tokens", metavar="FILE", help="file with the tokens: [tokens.NAME] with sha256 and scopes")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, with --tls-key")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of the certificate")
-    parser.add_argument("--without-tls", action="store_true", help="something in front of the service has TLS")
+    parser.add_argument("--without-tls", action="store_true", help="let something in front of the service do TLS")
     parser.add_argument(
         "--token-env", metavar="NAME", help="environment variable with the bearer token (default: a new one, on stderr)"
     )
-    parser.add_argument("--run", help="run to name on standard output; with a step, the run it is routed for")
+    parser.add_argument("--run", help="the run to print the address of; with a step, the run to route it in")
     parser.add_argument(
         "--compare",
         action="append",
@@ -49,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FOLDER",
         help="a config folder that the pages may compare the config with; may be repeated",
     )
-    parser.add_argument("--paste", metavar="CLIENT", help="print what connects a client to the run; all: every one's")
+    parser.add_argument("--paste", metavar="CLIENT", help="print how to connect this client, or all, to the run")
     parser.add_argument("--follow", action="store_true", help="route the step again when a list or a pin changes")
     add_step(parser, required=False)
     add_opening(parser)

@@ -59,9 +59,9 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
     """Add the options that `open_router` reads, and `--json`."""
     add_config(parser)
     add_archive(parser)
-    parser.add_argument("--workspace", help="root that local tools are confined to (default: this folder)")
+    parser.add_argument("--workspace", help="folder that local tools are confined to (default: this one)")
     add_development(parser)
-    parser.add_argument("--unpinned", action="store_true", help="as --development; and use trusted servers unpinned")
+    parser.add_argument("--unpinned", action="store_true", help="as --development, and use trusted servers unpinned")
     add_json(parser)
 
 
@@ -100,12 +100,12 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options for the workflow's present step."""
     for name in ADDRESS:
         parser.add_argument(f"--{name}", required=required)
-    parser.add_argument("--goal", default="", help="what the step is to achieve")
-    parser.add_argument("--constraint", action="append", default=[], help="may be given several times")
-    parser.add_argument("--allow", action="append", help="the step's own policy: a pattern it may have at most")
-    parser.add_argument("--deny", action="append", default=[], help="the step's own policy: a pattern it may not have")
+    parser.add_argument("--goal", default="", help="what the step has to achieve")
+    parser.add_argument("--constraint", action="append", default=[], help="in words; may be repeated")
+    parser.add_argument("--allow", action="append", help="policy of this step: a pattern it may have at most")
+    parser.add_argument("--deny", action="append", default=[], help="policy of this step: a pattern it may not have")
     parser.add_argument(
-        "--trust", choices=get_args(Trust), help="the step's own policy: the least trust its tools' servers must have"
+        "--trust", choices=get_args(Trust), help="policy of this step: the lowest trust of its tools' servers"
     )
     parser.add_argument("--max-bundles", type=int)
     parser.add_argument("--max-tools", type=int)

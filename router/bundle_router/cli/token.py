@@ -14,14 +14,14 @@ from bundle_router.errors import RequestError
 def declare(parser: argparse.ArgumentParser) -> None:
     from bundle_router.serving.keys import SCOPES
 
-    parser.add_argument("name", help="what logs call its bearer")
+    parser.add_argument("name", help="its name in logs and records")
     parser.add_argument(
-        "--tokens", metavar="FILE", required=True, help="the file that `serve --tokens` reads; made where there is none"
+        "--tokens", metavar="FILE", required=True, help="the file that `serve --tokens` reads; made if there is none"
     )
     parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help="may be repeated")
-    parser.add_argument("--principal", default="", help="whom it speaks for (default: whomever a step names)")
-    parser.add_argument("--role", default="", help="as whom an agent that has it is served at /mcp")
-    parser.add_argument("--expires", metavar="TIME", help="RFC 3339 time or date; UTC where it names no zone")
+    parser.add_argument("--principal", default="", help="the principal it speaks for (default: the one a step names)")
+    parser.add_argument("--role", default="", help="the role of an agent that connects with it to /mcp")
+    parser.add_argument("--expires", metavar="TIME", help="RFC 3339 time or date; without a zone: UTC")
     add_json(parser)
 
 
