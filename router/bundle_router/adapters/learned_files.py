@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,13 +24,13 @@ from bundle_router.core.models.canonical import encode
 from bundle_router.errors import ConfigError, Problem
 from bundle_router.review.learning.learned_values import (
     NOTHING,
+    OF_BUNDLES,
+    OF_TOOLS,
     LearnedValues,
     calibration_from,
     calibration_json,
     memory_from,
     memory_json,
-    tools_from,
-    tools_json,
     words_alone_from,
     words_alone_json,
 )
@@ -54,9 +55,9 @@ def load_learned(config_folder: str | os.PathLike[str] | None) -> LearnedValues:
         return NOTHING
     folder = Path(config_folder, FOLDER)
     problems: list[Problem] = []
-    memory = _read(folder / MEMORY, memory_from, problems)
+    memory = _read(folder / MEMORY, partial(memory_from, form=OF_BUNDLES), problems)
     calibration = _read(folder / CALIBRATION, calibration_from, problems)
-    tools = _read(folder / TOOLS, tools_from, problems)
+    tools = _read(folder / TOOLS, partial(memory_from, form=OF_TOOLS), problems)
     words_alone = _read(folder / EMBEDDINGS, words_alone_from, problems)
     if problems:
         raise ConfigError(problems)
@@ -70,10 +71,10 @@ def save_learned(config_folder: str | os.PathLike[str], learned: LearnedValues) 
     Raises StorageError; files written before the error stay.
     """
     folder = Path(config_folder, FOLDER)
-    memory = memory_json(learned.memory, learned.known) if learned.memory is not None else None
+    memory = memory_json(learned.memory, learned.known, OF_BUNDLES) if learned.memory is not None else None
     calibration = calibration_json(learned.calibration) if learned.calibration is not None else None
     kept = []
-    tools = tools_json(learned.tools, learned.known_tools) if learned.tools is not None else None
+    tools = memory_json(learned.tools, learned.known_tools, OF_TOOLS) if learned.tools is not None else None
     alone = words_alone_json(learned.words_alone) if learned.words_alone is not None else None
     for name, value in ((MEMORY, memory), (CALIBRATION, calibration), (TOOLS, tools), (EMBEDDINGS, alone)):
         if value is None:

@@ -160,20 +160,18 @@ class ConfigEditor:
 
     def preview(self, drafts: Drafts, *, max_decisions: int = MAX_DECISIONS) -> Preview:
         """Return the effects of the drafts, compared with the present folder."""
-        problems = self.validate(drafts)
-        if any(problem.level == "error" for problem in problems):
-            return Preview(problems)
-        new, places = self._catalog(self._files(drafts))
-        return self._compare_drafts(problems, new, places, max_decisions)
+        return self._preview(self, drafts, max_decisions)
 
     def compare(self, folder: Path, *, max_decisions: int = MAX_DECISIONS) -> Preview:
         """Return the effects of putting another folder (a branch that was checked out elsewhere) in force here."""
-        other = ConfigEditor(folder, local=self._local)
-        problems = other.validate({})
+        return self._preview(ConfigEditor(folder, local=self._local), {}, max_decisions)
+
+    def _preview(self, of: ConfigEditor, drafts: Drafts, most: int) -> Preview:
+        problems = of.validate(drafts)
         if any(problem.level == "error" for problem in problems):
             return Preview(problems)
-        new, places = other._catalog(other._files({}))
-        return self._compare_drafts(problems, new, places, max_decisions)
+        new, places = of._catalog(of._files(drafts))
+        return self._compare_drafts(problems, new, places, most)
 
     def _compare_drafts(self, problems: tuple[Problem, ...], new: Catalog, places: Places, most: int) -> Preview:
         old = self._in_force()

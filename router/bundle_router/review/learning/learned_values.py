@@ -23,8 +23,10 @@ from bundle_router.core.search.sufficiency import features_of
 from bundle_router.review.learning.calibration import calibration_version
 from bundle_router.review.learning.labels import fingerprint
 
-MEMORY_SCHEMA: Final = "bundle-router.learned-memory/1"
-TOOLS_SCHEMA: Final = "bundle-router.learned-tools/1"
+MemoryForm = tuple[str, str, str, str]
+"""The schema of a memory's file, the key of its rows of known ids, and of their two columns."""
+OF_BUNDLES: Final[MemoryForm] = ("bundle-router.learned-memory/1", "bundles", "id", "fingerprint")
+OF_TOOLS: Final[MemoryForm] = ("bundle-router.learned-tools/1", "tools", "tool", "sha256")
 CALIBRATION_SCHEMA: Final = "bundle-router.learned-calibration/1"
 EMBEDDINGS_SCHEMA: Final = "bundle-router.learned-embeddings/1"
 
@@ -105,33 +107,15 @@ def known_of(memory: Memory, catalog: Catalog) -> tuple[tuple[str, str], ...]:
     return tuple((id_, fingerprint(catalog.bundles[id_])) for id_ in sorted(memory.ids) if id_ in catalog.bundles)
 
 
-def memory_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    return {
-        "schema": MEMORY_SCHEMA,
-        "version": memory.revision,
-        "bundles": [{"id": id_, "fingerprint": mark} for id_, mark in known],
-        "memory": memory.to_json(),
-    }
+def memory_json(memory: Memory, known: Iterable[tuple[str, str]], form: MemoryForm) -> dict[str, Any]:
+    schema, rows, id_, mark = form
+    found = [{id_: name, mark: digest} for name, digest in known]
+    return {"schema": schema, "version": memory.revision, rows: found, "memory": memory.to_json()}
 
 
-def memory_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
+def memory_from(value: Mapping[str, Any], form: MemoryForm) -> tuple[Memory, Known]:
     """Return a memory file's values. Raises ValueError, with the reason, for another file or version."""
-    return _values_of(value, MEMORY_SCHEMA, ("bundles", "id", "fingerprint"))
-
-
-def tools_json(memory: Memory, known: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    rows = [{"tool": name, "sha256": mark} for name, mark in known]
-    return {"schema": TOOLS_SCHEMA, "version": memory.revision, "tools": rows, "memory": memory.to_json()}
-
-
-def tools_from(value: Mapping[str, Any]) -> tuple[Memory, Known]:
-    """Return a file's memory of tools. Raises ValueError, with the reason, for another file or version."""
-    return _values_of(value, TOOLS_SCHEMA, ("tools", "tool", "sha256"))
-
-
-def _values_of(value: Mapping[str, Any], schema: str, keys: tuple[str, str, str]) -> tuple[Memory, Known]:
-    """Return the memory and its known ids. `keys`: the key of the rows, and of their two columns."""
-    rows, id_, mark = keys
+    schema, rows, id_, mark = form
     try:
         _check_schema(value, schema)
         memory = Memory.from_json(value["memory"])
