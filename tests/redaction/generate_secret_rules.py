@@ -11,7 +11,8 @@ What is done to a rule, and why:
 3. The rules of the form `name … = value` (some hundred) share one probe.
 4. Entropy thresholds stay where the shape alone is weak. A rule with a prefix of its own (`ghp_`) drops its threshold:
    redacting a made-up `ghp_xxxx…` harms nobody, letting a real token through does.
-5. Path conditions are dropped: a log record has no path.
+5. A token may also begin and end at `_`, as in `my_TOKEN_key`, where no word does.
+6. Path conditions are dropped: a log record has no path.
 """
 
 from __future__ import annotations
@@ -54,7 +55,20 @@ END = r"""(?:[\x60'"\s;]|\\[nr]|$)"""
 LOG_END = r"""(?:[\x60'"\s;,&<>|)\]}]|\\[nr]|$)"""
 WITHOUT_COMMA = {"hashicorp-tf-password"}
 """Rules written for one language, where `"password", "user"` in a list of names is no assignment."""
-TOKEN_END = r"(?:[^\w-]|$)"
+TOKEN_END = r"(?:[^A-Za-z0-9-]|$)"
+EDGE = r"(?:\b|_)"
+TOKEN = re.compile(
+    r"(?P<flag>(?:\(\?i\))?)\\b(?:(?P<token>\((?!\?).+?)|(?P<bare>[A-Za-z](?:[^(]|\(\?)+?))(?P<end>\\b)?"
+)
+"""A rule of nothing but a token: a group, or a regex without one, that begins at `\\b`."""
+
+
+def at_underscores(regex: str) -> str:
+    """A token's regex, as the token may also stand between two `_`."""
+    found = TOKEN.fullmatch(regex)
+    if found is None or "curl" in regex:
+        return regex
+    return found["flag"] + EDGE + (found["token"] or f"({found['bare']})") + (EDGE if found["end"] else "")
 
 
 def loosened(regex: str) -> str:
@@ -90,12 +104,13 @@ def generated(source: bytes) -> dict[str, Any]:
         if "regex" not in rule:
             continue
         name = NAME.search(rule["regex"])
-        own = ALSO.get(rule["id"]) if name else PROBES.get(rule["id"]) or loosened(rule["regex"])
+        regex = rule["regex"] if name or rule["id"] in WEAK_SHAPES else at_underscores(rule["regex"])
+        own = ALSO.get(rule["id"]) if name else PROBES.get(rule["id"]) or loosened(regex)
         if name:
             names.add(name[1])
         if own:
             probes.append(own)
-        regex = rule["regex"].replace(END, LOG_END if name else TOKEN_END)
+        regex = regex.replace(END, LOG_END if name else TOKEN_END)
         rules.append(
             {
                 "id": rule["id"],

@@ -251,6 +251,19 @@ def test_what_stands_around_a_secret_is_kept(redactor: SecretRedactor, kind: str
     assert redacted.endswith("(line)")
 
 
+PATHS = "google refresh token of old"
+"""Its shape is that of a path: what stands before it tells them apart."""
+BARE = [kind for kind, (_, template) in KINDS.items() if template == "{}" and kind != PATHS]
+
+
+@pytest.mark.parametrize("kind", BARE)
+def test_a_token_between_underscores_is_one(redactor: SecretRedactor, kind: str) -> None:
+    secret = KINDS[kind][0]
+    redacted = redactor.redact(f"my_{secret}_key")
+    assert redacted.startswith("my_[redacted:")
+    assert not [trace for trace in traces(secret) if trace in redacted]
+
+
 LABELS = {
     "github token": "github-pat", "gitlab token": "gitlab-pat", "aws access key": "aws-access-token",
     "anthropic key": "anthropic-api-key", "stripe key": "stripe-access-token", "slack token": "slack-bot-token",

@@ -107,7 +107,7 @@ _STRUCTURAL: Final = (
         r"""|nonce|consumer_key)|data|access_token|client_token)["']?\s*=\s*["']?)([^\s"',;&\\]+)""",
     ),
     SecretShape("bearer-token", r"(?i)\bbearer[ \t]+([A-Za-z0-9._~+/-]{16,}=*)", is_long_token),
-    SecretShape("router-token", r"\b(brk_[A-Za-z0-9_-]{43})"),
+    SecretShape("router-token", r"(?:\b|_)(brk_[A-Za-z0-9_-]{43})"),
     SecretShape("basic-credentials", r"(?i)\bbasic[ \t]+([A-Za-z0-9+/]{8,}={0,2})", is_basic),
     SecretShape(
         "cookie",
