@@ -173,7 +173,7 @@ def test_edit_then_undo_is_the_identity(tmp_path_factory: pytest.TempPathFactory
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "twice"),
         (b'{"a": NaN}', "NaN"),
         (b'{"a": 1', "not JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'\xff\xfe{"a": 1}', "not UTF-8"),
     ],
 )

@@ -321,7 +321,7 @@ def test_a_defect_is_told_to_the_client_as_ours_and_to_the_operator_by_name(
         for era in ERAS:
             broken: Any = Broken(router)
             async with serve_mcp(broken) as endpoint, site.client(endpoint, era) as connected:
-                with pytest.raises(Exception, match="a defect, which its log names") as told:
+                with pytest.raises(Exception, match="a defect of it, named in its log") as told:
                     await connected.call_tool("kit__echo", {})
                 assert "inside" not in str(told.value)
 

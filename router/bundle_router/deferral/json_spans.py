@@ -121,7 +121,7 @@ def read_editable(data: bytes) -> str:
     except RecursionError:
         raise NotEditable("it is nested too deeply") from None
     if not isinstance(value, dict):
-        raise NotEditable("it is no JSON object")
+        raise NotEditable("it is not a JSON object")
     return text
 
 

@@ -53,7 +53,7 @@ def _load(data: bytes) -> dict[str, Any]:
     """Parse as the agent does. Raises ValueError with the error."""
     value = json.loads(data.decode("utf-8-sig"))
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 

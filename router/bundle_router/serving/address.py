@@ -53,7 +53,7 @@ class ServiceAddress:
         except ValueError:
             raise RequestError(
                 f"{self.host!r} is not an IP address",
-                advice="name an address, such as 127.0.0.1, ::1 or 0.0.0.0; names it is known by go to --name",
+                advice="name an address, such as 127.0.0.1, ::1 or 0.0.0.0; give host names with --name",
             ) from None
         if (self.certificate is None) != (self.private_key is None):
             raise RequestError("TLS needs a certificate and its key", advice="give --tls-cert and --tls-key")

@@ -125,7 +125,7 @@ def open_engine(url: str) -> Engine:
             "the index URL is not an SQLAlchemy URL", advice="e.g. sqlite:///runs/index.sqlite"
         ) from None
     if backend not in ("sqlite", "postgresql"):
-        raise RequestError(f"the index speaks SQLite and PostgreSQL, not {backend}")
+        raise RequestError(f"the index can be in SQLite or PostgreSQL, not in {backend}")
     folder = TemporaryDirectory(prefix="bundle-router-index-") if url == "sqlite://" else None
     try:
         engine = create_engine(url if folder is None else f"sqlite:///{folder.name}/index.sqlite")

@@ -48,7 +48,7 @@ def local_tool(function: Callable[..., Any] | LocalTool, *, name: str = "", desc
         return function
     if not callable(function) or isinstance(function, type):
         kind = f"the class {function.__name__}" if isinstance(function, type) else f"{function!r:.50}"
-        raise RequestError(f"{kind} is not a tool", advice="hand over functions, or LocalTool values")
+        raise RequestError(f"{kind} is not a tool", advice="give functions, or LocalTool values")
     title = name or getattr(function, "__name__", "")
     if not title or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         what = f"{function!r:.80} has no name" if not title else f"the tool {title!r} is a generator"

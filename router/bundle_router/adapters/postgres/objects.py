@@ -84,5 +84,5 @@ class ObjectStore:
         return StorageError(
             f"can't {doing} {self.url}: {first}",
             kind="unreachable",
-            advice="look whether the object store can be reached, and at its credentials",
+            advice="check that the object store can be reached, and its credentials",
         )

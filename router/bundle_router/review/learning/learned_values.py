@@ -175,4 +175,4 @@ def _check_schema(value: Mapping[str, Any], schema: str) -> None:
 
 def _check_version(value: Mapping[str, Any], version: str) -> None:
     if value["version"] != version:
-        raise ValueError("it was changed after it was learned: what it holds is not the version it says")
+        raise ValueError("it was changed after it was learned: its contents are not of the version it states")

@@ -135,7 +135,9 @@ async def input_from(context: Context, question: Any) -> dict[str, Any]:
                 metadata=ServerMessageMetadata(related_request_id=context.request_id),
             )
     except (ValidationError, TimeoutError):
-        raise MCPError(types.INTERNAL_ERROR, f"The client gave no answer of its kind to {method}.") from None
+        raise MCPError(
+            types.INTERNAL_ERROR, f"The client did not answer {method} in the form of the protocol."
+        ) from None
     return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
@@ -161,9 +163,8 @@ async def _answers_of(context: Context, result: Mapping[str, Any]) -> dict[str, 
     requests = result.get("inputRequests")
     requests = requests if isinstance(requests, Mapping) else {}
     if len(requests) > MAX_AT_ONCE:
-        raise MCPError(
-            types.INTERNAL_ERROR, f"The server asked for {len(requests)} things at once; {MAX_AT_ONCE} may be."
-        )
+        asked = f"The server asked {len(requests)} questions at once; at most {MAX_AT_ONCE} are passed on."
+        raise MCPError(types.INTERNAL_ERROR, asked)
     answers: dict[str, Any] = {
         "inputResponses": {key: await input_from(context, request) for key, request in requests.items()}
     }

@@ -215,7 +215,7 @@ def _well_formed(method: str, version: str, result: Json) -> Json:
     if has_form(method, version, result):
         return result
     if method not in LISTS:
-        raise MCPError(types.INTERNAL_ERROR, "The server's answer is none that the protocol knows.")
+        raise MCPError(types.INTERNAL_ERROR, "The server's answer does not have a form of the protocol.")
     key = LISTS[method][0]
     return {**result, key: [row for row in result[key] if has_form(method, version, {**result, key: [row]})]}
 

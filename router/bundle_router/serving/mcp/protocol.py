@@ -259,7 +259,9 @@ class RunServer:
             raise MCPError(code, sentence) from None
         except Exception as defect:  # noqa: BLE001 - the boundary to the client (rule 2)
             self._run.report(defect)
-            raise MCPError(types.INTERNAL_ERROR, "The router failed at this: a defect, which its log names.") from None
+            raise MCPError(
+                types.INTERNAL_ERROR, "The router failed: this is a defect of it, named in its log."
+            ) from None
 
     # --- what it says unasked --------------------------------------------------------------------------------------
 
