@@ -11,7 +11,7 @@ from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.models.canonical import EACH, budget_left
 from bundle_router.core.tools.shaping.cut import CutText, head_tail, leading_items, shares
 from bundle_router.core.tools.shaping.json_text import JsonSizes, dump, parse
-from bundle_router.core.tools.shaping.references import References
+from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.core.tools.shaping.shaped import Describe, Part, ShapedResult
 from bundle_router.core.tools.shaping.visible import visible, without_surrogates
 from bundle_router.dataclass import dataclass
@@ -26,6 +26,8 @@ _SHORT_JSON: Final = 12_000
 _APART: Final = 16
 """Maximum pieces that are cut one by one; more are cut as one text."""
 _RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
+_SHORT_PLAIN: Final = re.compile(rf"(?!.*(?:data|DATA):)[\t\n -~]{{1,{LONG - 1}}}", re.DOTALL)
+"""A text that no rule changes: it holds no payload and nothing invisible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ def shape(
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
     bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken apart, as nobody needs it any more.
     """
+    only = blocks[0] if len(blocks) == 1 else None
+    if isinstance(only, Text) and not only.uri and len(only.text) <= max_chars and _SHORT_PLAIN.fullmatch(only.text):
+        flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(only.text) else ()
+        return ShapedResult(only.text, (), len(only.text), len(only.text), flags=flags)
     kept_blocks = without_copies(blocks)
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
@@ -166,9 +172,12 @@ def _says_failed(pieces: Sequence[_Piece]) -> bool:
         return False
     if first.value is not None or len(first.text) > _SHORT_JSON:
         return says_failed(first.value)
-    if looks_like_error(first.text):
-        return True
-    return first.text.lstrip().startswith("{") and says_failed(parse(first.text))  # only an object can say it
+    return _text_says_failed(first.text)
+
+
+def _text_says_failed(text: str) -> bool:
+    # Of JSON only an object can say it.
+    return looks_like_error(text) or (text.lstrip().startswith("{") and says_failed(parse(text)))
 
 
 def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a value
