@@ -26,7 +26,7 @@ from bundle_router.core.models import Step
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, MemoryArtifacts, small_catalog
 from bundle_router.wiring import Router

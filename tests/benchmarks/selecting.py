@@ -36,7 +36,7 @@ from bundle_router.core.search.ranking import Search  # noqa: E402
 from bundle_router.core.search.sufficiency import Judgement, judge  # noqa: E402
 from bundle_router.core.tools.shaping import MediaFacts  # noqa: E402
 from bundle_router.engine.engine import Engine  # noqa: E402
-from bundle_router.engine.flow import EnginePorts  # noqa: E402
+from bundle_router.engine.engine_ports import EnginePorts  # noqa: E402
 from bundle_router.engine.selecting import SearchSelector  # noqa: E402
 from bundle_router.engine.versions import EngineVersions  # noqa: E402
 from bundle_router.testing import FakeCapabilities, FakeDiagnostics, FakeSessions, MemoryArtifacts, small_catalog  # noqa: E402

@@ -13,7 +13,7 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import RawResult
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RouterError
 from bundle_router.ports import ArtifactStore, RunLog, RunStore

@@ -14,7 +14,7 @@ import pytest
 from bundle_router import Step, load_catalog
 from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.workers import FULL_EVERY, Stage, Workers, run_in_turn
-from bundle_router.engine.flow import in_thread
+from bundle_router.engine.open_runs import in_thread
 from bundle_router.errors import ToolFailure
 from bundle_router.testing import fake_router
 

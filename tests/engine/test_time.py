@@ -13,7 +13,7 @@ from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemCapabilities
 from bundle_router.core.catalog import Route
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.testing import (
     FakeCapabilities,

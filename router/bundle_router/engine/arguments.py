@@ -29,7 +29,7 @@ from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor, Scratch

@@ -40,8 +40,8 @@ from bundle_router.core.tools.transport.pass_through import Client, narrow_clien
 from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import CheckedArguments
-from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
+from bundle_router.engine.engine_ports import CallPorts, EnginePorts
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, on_store
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
@@ -102,7 +102,7 @@ async def call_once(
         if not await asyncio.to_thread(at.runs.store.is_alive, call.writer):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
-            ended = await on_store(at.runs.store, partial(_end_unknown, at, request.key, call))
+            ended = await at.run.under_lock(partial(_end_unknown, at, request.key, call))
             if ended is not None:
                 return ended
         await asyncio.sleep(pause_s)
@@ -143,23 +143,22 @@ def _recorded_result(run: OpenRun, seq: int, *, idempotent: bool) -> Result:
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
     """Record that a call's outcome is unknown. Return None where the call has another end by now, or began again."""
     run, ports = at.run, at.ports
-    with run.lock:
-        for _ in range(MOVED_AT_MOST):
-            run.read_on()
-            if run.fold.keyed_call(key) != call:
-                return None
-            started = CallStarted.from_json(run.log.record(call.started))
-            record = CallFinished(
-                **{name: getattr(started, name) for name in _OF_BOTH},
-                time=ports.clock.now(),
-                monotonic_ns=ports.clock.monotonic_ns(),
-                outcome="unknown",
-                code="unknown",
-                result=UNKNOWN_TEXT,
-            )
-            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-                return result_of(record, idempotent=False)
-        raise run.moved_error()
+    for _ in range(MOVED_AT_MOST):
+        run.read_on()
+        if run.fold.keyed_call(key) != call:
+            return None
+        started = CallStarted.from_json(run.log.record(call.started))
+        record = CallFinished(
+            **{name: getattr(started, name) for name in _OF_BOTH},
+            time=ports.clock.now(),
+            monotonic_ns=ports.clock.monotonic_ns(),
+            outcome="unknown",
+            code="unknown",
+            result=UNKNOWN_TEXT,
+        )
+        if run.append_call(record, compare=True, wait_s=wait_s) is not None:
+            return result_of(record, idempotent=False)
+    raise run.moved_error()
 
 
 _OF_BOTH: Final = (
@@ -186,48 +185,47 @@ def admit(
     if tool != checked.tool:
         return None
     writer = at.runs.store.writer if request.key and resolved.known else ""
-    with run.lock:
-        for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
-            present = run.fold.decided(state.decided.branch)
-            if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
-                state.superseded
-            ):
-                return None
-            known = run.fold.keyed_call(request.key) if request.key else None
-            if known is not None:
-                same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
-                is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
-                idempotent = may_repeat(state.catalog, tool)
-                if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
-                    if run.read_on():  # its end, maybe
-                        continue
-                    return KeyTaken(known, same_tool)
-            call = AdmittedCall(
-                call_id=run.next_id(),
-                tool=tool,
-                bundle=exposed.get(tool) or next((b.id for b in state.catalog.bundles.values() if tool in b.tools), ""),
-                request=request,
-                state=state,
-                folder=state.folder or TOP,
-                scope=Scope(run.id, state.step.principal, _client_for(state.catalog, exposed, tool, request.client)),
-                started_ns=started_ns,
-                attempt=known.attempt + 1 if known is not None else 1,
-                ready_ms=(started_ns - request.asked_ns) / 1e6,
-            )
-            refusal = over_budget(run, state, tool, request.arguments.text, tree)
-            refusal = refusal or _refusal(state, exposed, resolved, request, checked)
-            if refusal is not None:
-                if run.read_on():
+    for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
+        present = run.fold.decided(state.decided.branch)
+        if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
+            state.superseded
+        ):
+            return None
+        known = run.fold.keyed_call(request.key) if request.key else None
+        if known is not None:
+            same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
+            is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
+            idempotent = may_repeat(state.catalog, tool)
+            if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
+                if run.read_on():  # its end, maybe
                     continue
-                return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
-            if request.joins and (joined := _with_called(run, call)):
-                call = replace(call, joined=joined)
-            fields = call_fields(ports, run, call)
-            record = CallStarted(**fields, writer=writer, arguments_digest=request.digest)
-            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-                run.leases += 1
-                return call
-        raise run.moved_error()
+                return KeyTaken(known, same_tool)
+        call = AdmittedCall(
+            call_id=run.next_id(),
+            tool=tool,
+            bundle=exposed.get(tool) or next((b.id for b in state.catalog.bundles.values() if tool in b.tools), ""),
+            request=request,
+            state=state,
+            folder=state.folder or TOP,
+            scope=Scope(run.id, state.step.principal, _client_for(state.catalog, exposed, tool, request.client)),
+            started_ns=started_ns,
+            attempt=known.attempt + 1 if known is not None else 1,
+            ready_ms=(started_ns - request.asked_ns) / 1e6,
+        )
+        refusal = over_budget(run, state, tool, request.arguments.text, tree)
+        refusal = refusal or _refusal(state, exposed, resolved, request, checked)
+        if refusal is not None:
+            if run.read_on():
+                continue
+            return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
+        if request.joins and (joined := _with_called(run, call)):
+            call = replace(call, joined=joined)
+        fields = call_fields(ports, run, call)
+        record = CallStarted(**fields, writer=writer, arguments_digest=request.digest)
+        if run.append_call(record, compare=True, wait_s=wait_s) is not None:
+            run.leases += 1
+            return call
+    raise run.moved_error()
 
 
 Refusal = tuple[Outcome, str, str]
@@ -253,14 +251,13 @@ async def refuse_over_budget(at: CallPorts, call: AdmittedCall, tree: Totals | N
     """Record and return the refusal of a call of the router's own tools that exceeds a budget; None where it fits."""
 
     def refused(wait_s: float) -> Result | None:
-        with at.run.lock:
-            at.run.read_on()
-            refusal = over_budget(at.run, call.state, call.tool, call.request.arguments.text, tree)
-            return refuse(at.ports, at.run, call, refusal, wait_s) if refusal is not None else None
+        at.run.read_on()
+        refusal = over_budget(at.run, call.state, call.tool, call.request.arguments.text, tree)
+        return refuse(at.ports, at.run, call, refusal, wait_s) if refusal is not None else None
 
-    result = await on_store(at.runs.store, refused)
+    result = await at.run.under_lock(refused)
     if result is not None:
-        await at.wait_until_durable()
+        await at.run.wait_until_durable()
     return result
 
 
@@ -279,7 +276,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
             return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
 
     try:
-        refused = await on_store(at.runs.store, end)
+        refused = await on_store(end, blocks=at.runs.store.blocks)
     except BaseException:
         at.run.release()
         raise
@@ -343,8 +340,8 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     """Make an admitted call: bound and shape its result, store its artifacts, and record its end in every case."""
     try:
         outcome = await _call_and_store(at, call)
-        result = await at.on_store(partial(finish_call, at.ports, at.run, call, outcome))
-        await at.wait_until_durable()
+        result = await at.run.under_lock(partial(finish_call, at.ports, at.run, call, outcome))
+        await at.run.wait_until_durable()
         return result
     finally:
         at.run.release()
@@ -361,7 +358,7 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         kind, code = ended_by(ended)
         nothing = CallOutcome(kind, code, ShapedResult.empty())
         try:
-            await asyncio.shield(at.on_store(partial(finish_call, at.ports, at.run, call, nothing)))
+            await asyncio.shield(at.run.under_lock(partial(finish_call, at.ports, at.run, call, nothing)))
         except RouterError as trouble:  # what ended the call is what its caller has to hear
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
@@ -400,7 +397,7 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
 async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:
     server, _, short = call.tool.partition(".")
     entry = call.state.catalog.servers[server]
-    await at.wait_until_durable()
+    await at.run.wait_until_durable()
     return await at.ports.sessions[entry.transport].call(
         server,
         short,

@@ -40,19 +40,18 @@ from bundle_router.engine.arguments import (
     without_payloads,
 )
 from bundle_router.engine.calls import KeyTaken, admit, call_once, over_budget, perform, within_tree
-from bundle_router.engine.flow import (
-    CallPorts,
-    EnginePorts,
-    Flow,
-    InThread,
-    drive,
-    drive_from_thread,
+from bundle_router.engine.engine_ports import CallPorts, EnginePorts
+from bundle_router.engine.open_runs import (
+    FIRST_STEP,
+    NOTHING_ACTIVE,
+    OpenRun,
+    RunEnd,
+    RunTable,
     in_thread,
-    on_store,
+    recorded_decision,
 )
-from bundle_router.engine.open_runs import FIRST_STEP, NOTHING_ACTIVE, OpenRun, RunEnd, RunTable, recorded_decision
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable_name
-from bundle_router.engine.route import Messages, accept_step, prepare, route
+from bundle_router.engine.route import Flow, InThread, Messages, accept_step, drive, drive_from_thread, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
@@ -327,7 +326,7 @@ class Engine:
             made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
                 return await perform(at, made)
-            await at.wait_until_durable()
+            await at.run.wait_until_durable()
             return made
 
         return call_once(at, request, partial(may_repeat, state.catalog), make)
@@ -351,7 +350,7 @@ class Engine:
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)
-            found = await on_store(self._store, partial(admit, at, state, request, checked, tree))
+            found = await at.run.under_lock(partial(admit, at, state, request, checked, tree))
             if isinstance(found, AdmittedCall) and tree is not None:
                 return await within_tree(at, found)
             if found is not None:

@@ -52,7 +52,7 @@ from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
 from bundle_router.engine.calls import refuse, refuse_over_budget, why_missing
-from bundle_router.engine.flow import CallPorts, EnginePorts, on_store
+from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.results import (
     AdmittedCall,
     CallRequest,
@@ -130,24 +130,23 @@ async def answer(
     stored = await store(run, shaped.blobs)
 
     def end(wait_s: float) -> Result:
-        with run.lock:
-            run.read_on()
-            present = run.fold.decided(state.decided.branch)
-            is_present = present is not None and present.decision.decision_id == state.decided.decision.decision_id
-            joined: Joined = ()
-            if request.joins and is_present:  # else the run has gone on to another step meanwhile
-                joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
-            if is_present:
-                id_ = state.decided.decision.decision_id
-                run.signed = (id_, run.signed_at(id_) | {*found.signed})
-            outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
-            result = finish_call(ports, run, call, outcome, wait_s=wait_s)
-            for refused in found.refused:
-                record_missed(at, replace(request, via=name), state, refused, wait_s)
-            return replace(result, artifacts=(*found.media, *result.artifacts))
+        run.read_on()
+        present = run.fold.decided(state.decided.branch)
+        is_present = present is not None and present.decision.decision_id == state.decided.decision.decision_id
+        joined: Joined = ()
+        if request.joins and is_present:  # else the run has gone on to another step meanwhile
+            joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
+        if is_present:
+            id_ = state.decided.decision.decision_id
+            run.signed = (id_, run.signed_at(id_) | {*found.signed})
+        outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
+        result = finish_call(ports, run, call, outcome, wait_s=wait_s)
+        for refused in found.refused:
+            record_missed(at, replace(request, via=name), state, refused, wait_s)
+        return replace(result, artifacts=(*found.media, *result.artifacts))
 
-    result = await on_store(at.runs.store, end)
-    await at.wait_until_durable()
+    result = await run.under_lock(end)
+    await at.run.wait_until_durable()
     return result
 
 
@@ -162,8 +161,8 @@ async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
         at.run.read_on()
         return record_missed(at, request, state, MissedTool(resolved.name, code, text), wait_s)
 
-    result = await at.on_store(record)
-    await at.wait_until_durable()
+    result = await at.run.under_lock(record)
+    await at.run.wait_until_durable()
     return result
 
 

@@ -15,8 +15,10 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -38,7 +40,48 @@ from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunSt
 
 MOVED_AT_MOST: Final = 50
 """Times that an append is decided again because other processes wrote first, before it is given up."""
+QUICK_S: Final = 0.005
+"""Seconds that an event loop waits for the store before the work is tried again in a thread."""
+PATIENT_S: Final = 5.0
+"""Seconds that a thread waits for the store."""
 CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """Do work in a thread. A thread can't be cancelled: if the waiting task is, `undo` receives the result."""
+    lock = threading.Lock()
+    done: list[T] = []
+    cancelled = False
+
+    def job() -> T:
+        result = work()
+        with lock:
+            done.append(result)
+            is_unwanted = cancelled
+        if is_unwanted:
+            undo(result)
+        return result
+
+    try:
+        return await asyncio.to_thread(job)
+    except asyncio.CancelledError:
+        with lock:
+            cancelled = True
+            unwanted = [*done]
+        for result in unwanted:
+            undo(result)
+        raise
+
+
+async def on_store(work: Callable[[float], T], *, blocks: bool) -> T:
+    """Do work, which receives the seconds that it may wait for the store, in place where that is quick, else in a thread."""
+    if not blocks:
+        try:
+            return work(QUICK_S)
+        except RunBusy:  # somebody holds it for longer than it takes: nothing was written
+            pass
+    return await asyncio.to_thread(work, PATIENT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +96,7 @@ class RunEnd:
 class OpenRun:
     """One run that this process has open: its log, and the fold of the records read so far, under one lock."""
 
-    def __init__(
-        self, log: RunLog, *, recent_steps: int, durable: bool, on_trouble: Callable[[OpenRun, RouterError], None]
-    ) -> None:
+    def __init__(self, log: RunLog, runs: RunTable, *, recent_steps: int, durable: bool) -> None:
         self.log = log
         self.id = log.header.run_id
         self.workspace = log.header.workspace
@@ -70,7 +111,7 @@ class OpenRun:
         self.closing = False
         self.ended = False
         self.others: tuple[Writer, ...] = ()
-        self._on_trouble = on_trouble
+        self._runs = runs
 
     @property
     def artifacts(self) -> ArtifactStore:
@@ -112,6 +153,23 @@ class OpenRun:
             if self.append_call(record, compare=compare, wait_s=wait_s, spent=spent) is not None:
                 return record
         raise self.moved_error()
+
+    async def under_lock(self, work: Callable[[float], T]) -> T:
+        """Do work on the run's records under its lock (see `on_store`)."""
+        return await on_store(partial(self._under_lock, work), blocks=self._runs.store.blocks)
+
+    def _under_lock(self, work: Callable[[float], T], wait_s: float) -> T:
+        with self.lock:
+            return work(wait_s)
+
+    async def wait_until_durable(self) -> None:
+        """Wait until the records survive power loss, where the config asks for that."""
+        if self.durable:
+            try:
+                await asyncio.to_thread(self.log.sync)
+            except StorageError:
+                self._runs.discard(self)
+                raise
 
     def knows(self, decision_id: str | None) -> bool:
         """Return whether the decision was read; with None, whether any was."""
@@ -161,7 +219,7 @@ class OpenRun:
             try:
                 self._end_if_idle()
             except RouterError as trouble:  # it must not take the place of what the last call came to
-                self._on_trouble(self, trouble)
+                self._runs.say_not_ended(self, trouble)
 
     def close(self) -> RunEnd:
         """Close the run, or, with steps or calls under way, once the last of them is recorded."""
@@ -317,9 +375,9 @@ class RunTable:
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         run = OpenRun(
             log,
+            self,
             recent_steps=self._catalog.settings.limits.recent_steps,
             durable=self._catalog.settings.log.durability == "disk",
-            on_trouble=self._say_not_ended,
         )
         with run.lock:
             run.read_on()
@@ -330,7 +388,7 @@ class RunTable:
             self._runs[run_id] = run
         return run
 
-    def _say_not_ended(self, run: OpenRun, trouble: RouterError) -> None:
+    def say_not_ended(self, run: OpenRun, trouble: RouterError) -> None:
         self._diagnostics.event("error", "run.end_not_written", run_id=run.id, error=trouble)
 
     def keep_catalog(self, run: OpenRun) -> None:

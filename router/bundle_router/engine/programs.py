@@ -29,7 +29,7 @@ from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
 from bundle_router.engine.calls import refuse_over_budget
-from bundle_router.engine.flow import CallPorts, on_store
+from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.meta_calls import MissedTool, record_missed
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
 from bundle_router.engine.reuse import CallOutcome
@@ -107,19 +107,18 @@ async def execute(
         end = ProgramEnd(why, "timeout", "timeout")
     missed = called_and_undefined(code, named)
     if missed:
-        await on_store(at.runs.store, lambda wait_s: _record_gaps(at, own, kept[0].uri, missed, wait_s))
+        await run.under_lock(partial(_record_gaps, at, own, kept[0].uri, missed))
     return await _finish(at, own, end, kept)
 
 
 def _record_gaps(at: CallPorts, call: AdmittedCall, via: str, names: Any, wait_s: float) -> None:
     state = call.state
-    with at.run.lock:
-        at.run.read_on()
-        for name in names:
-            code, detail = why_not(state, state.surface.canonical.get(name, name))
-            text = f"{name!r} is not available at this step ({code}: {detail})."
-            gap = MissedTool(state.surface.canonical.get(name, name), code, text)
-            record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
+    at.run.read_on()
+    for name in names:
+        code, detail = why_not(state, state.surface.canonical.get(name, name))
+        text = f"{name!r} is not available at this step ({code}: {detail})."
+        gap = MissedTool(state.surface.canonical.get(name, name), code, text)
+        record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
 
 
 async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:
@@ -127,12 +126,11 @@ async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: 
     stored = (*recorded, *await store(at.run, shaped.blobs))
 
     def finished(wait_s: float) -> Result:
-        with at.run.lock:
-            outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
-            return finish_call(at.ports, at.run, replace(call, call_id=at.run.next_id()), outcome, wait_s=wait_s)
+        outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
+        return finish_call(at.ports, at.run, replace(call, call_id=at.run.next_id()), outcome, wait_s=wait_s)
 
-    result = await on_store(at.runs.store, finished)
-    await at.wait_until_durable()
+    result = await at.run.under_lock(finished)
+    await at.run.wait_until_durable()
     return result
 
 

@@ -41,7 +41,7 @@ from bundle_router.core.tools.transport.pass_through import (
 )
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.calls import over_budget
-from bundle_router.engine.flow import CallPorts, on_store
+from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import ToolFailure
@@ -177,7 +177,7 @@ class RelayedRequest:
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
             reply = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
             await self._record(request, reply, *await self._shape_answer(reply))
-        await self.at.wait_until_durable()
+        await self.at.run.wait_until_durable()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         if await may_pass(self.at.ports, answer):
             return answer
@@ -253,7 +253,7 @@ class RelayedRequest:
         request = self._request(server, params, method)
         over = await self._over_budget(request)
         if over is not None:
-            await self.at.wait_until_durable()
+            await self.at.run.wait_until_durable()
             return _error(INTERNAL_ERROR, over)
         try:
             answer = await self._ask_server(server, params, method)
@@ -263,7 +263,7 @@ class RelayedRequest:
             await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()))
             raise
         await self._record(request, answer, shaped, stored)
-        await self.at.wait_until_durable()
+        await self.at.run.wait_until_durable()
         if await may_pass(self.at.ports, answer):
             return answer
         return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
@@ -292,7 +292,7 @@ class RelayedRequest:
     async def _record(
         self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact] = ()
     ) -> None:
-        await on_store(self.at.runs.store, partial(self._append, request, answer, shaped, stored))
+        await self.at.run.under_lock(partial(self._append, request, answer, shaped, stored))
 
     def _append(
         self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact], wait_s: float
@@ -317,8 +317,7 @@ class RelayedRequest:
                 original_bytes=shaped.original_bytes,
             )
 
-        with run.lock:
-            run.append_end(record_of, wait_s=wait_s)
+        run.append_end(record_of, wait_s=wait_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from bundle_router.core.tools.transport.pass_through import Client, ServerReply,
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import INLINE_CHARS, MAX_NAME, Arguments
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import OpenRun
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState

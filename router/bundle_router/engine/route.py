@@ -13,8 +13,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
@@ -27,11 +29,21 @@ from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest, step_json
 from bundle_router.core.records.replayed import conclude
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.flow import Awaited, EnginePorts, Flow, InThread, OnStore
-from bundle_router.engine.open_runs import MOVED_AT_MOST, NOTHING_ACTIVE, OpenRun, RunTable, recorded_decision
+from bundle_router.engine.engine_ports import EnginePorts
+from bundle_router.engine.open_runs import (
+    MOVED_AT_MOST,
+    NOTHING_ACTIVE,
+    PATIENT_S,
+    OpenRun,
+    RunTable,
+    in_thread,
+    on_store,
+    recorded_decision,
+)
 from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
+T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
 _MAX_KEPT: Final = 1_024  # decisions that are kept beside one catalog
 _NOT_COMPARED = frozenset(("run_id", "key", "parent_run_id", "workspace"))  # the last two: where the engine names one
@@ -133,24 +145,97 @@ def prepare(
     )
 
 
+# --- the flow -------------------------------------------------------------------------------------------------------
+# A generator: it yields work that blocks, or something to await, and receives its result. `drive` runs it on an event
+# loop, `drive_from_thread` on a thread without one, so it is written once.
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Work that blocks for an unknown time. `undo` receives its result when nobody waits for it any more."""
+
+    work: Callable[[], Any]
+    undo: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnStore:
+    """Work on the store; `work` receives the seconds it may wait. It takes microseconds as a rule and is done in place;
+    in a thread where the store `blocks` or is busy."""
+
+    work: Callable[[float], Any]
+    blocks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Something to await on an event loop."""
+
+    coroutine: Coroutine[Any, Any, Any]
+
+
+Flow = Generator[InThread | OnStore | Awaited, Any, T]
+
+
+async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awaitable[Any]] | None = None) -> T:
+    """Run a flow to its end on this event loop. `do` carries out what the flow yields."""
+    try:
+        wanted = next(flow)
+        while True:
+            try:
+                found = await (do or _carry_out)(wanted)
+            except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
+                wanted = flow.throw(error)
+            else:
+                wanted = flow.send(found)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        flow.close()
+
+
+async def _carry_out(work: InThread | OnStore | Awaited) -> Any:
+    if isinstance(work, OnStore):
+        return await on_store(work.work, blocks=work.blocks)
+    if isinstance(work, InThread):
+        if work.undo is not None:
+            return await in_thread(work.work, work.undo)
+        return await asyncio.to_thread(work.work)
+    return await work.coroutine
+
+
+def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
+    """Run a flow to its end on this thread. `wait` runs a coroutine elsewhere and returns its result."""
+
+    async def do(work: InThread | OnStore | Awaited) -> Any:
+        if isinstance(work, Awaited):
+            return wait(work.coroutine)
+        return work.work(PATIENT_S) if isinstance(work, OnStore) else work.work()
+
+    try:
+        drive(flow, do).send(None)
+    except StopIteration as end:  # it waits here, and not on a loop: it ends at its first step
+        value: T = end.value
+        return value
+    raise AssertionError("a flow on a thread was suspended")
+
+
 def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest) -> Flow[Decision]:
     """Decide, record and return what a step may see."""
-    decision_or_question = yield OnStore(lambda wait_s: _decide(ports, runs, run, request, None, wait_s), runs.store)
-    if isinstance(decision_or_question, Question):
-        question = decision_or_question
+    decided = yield OnStore(partial(_decide, ports, runs, run, request, None), runs.store.blocks)
+    if isinstance(decided, Question):
         with run.lock:
             recent = run.fold.recent(request.step.branch)
-        reply = yield Awaited(ask(ports, question, recent))
-        decision_or_question = yield OnStore(
-            lambda wait_s: _decide(ports, runs, run, request, reply, wait_s), runs.store
-        )
+        reply = yield Awaited(ask(ports, decided, recent))
+        decided = yield OnStore(partial(_decide, ports, runs, run, request, reply), runs.store.blocks)
     if run.durable:
         try:
             yield InThread(run.log.sync)
         except StorageError:
             runs.discard(run)
             raise
-    decision: Decision = decision_or_question
+    decision: Decision = decided
     return decision
 
 

@@ -27,7 +27,7 @@ from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect, explain_wrong_calls
 from bundle_router.ports import Selector

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bundle_router.core.catalog import Catalog
 from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.engine.engine import Engine
-from bundle_router.engine.flow import EnginePorts
+from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
