@@ -69,10 +69,11 @@ class Diagnostics(Protocol):
 
 
 class Capabilities(Protocol):
-    """Looks up what exists on this machine, with a cache by the monotonic clock."""
+    """Looks up what exists on this machine."""
 
-    def present(self, names: Sequence[str]) -> frozenset[str]:
-        """Return those of the names `env:NAME` and `binary:NAME` that exist now."""
+    def present(self, names: Sequence[str]) -> tuple[frozenset[str], int]:
+        """Return those of the names `env:NAME` and `binary:NAME` that exist now, and until when (`monotonic_ns`) they
+        need not be looked up again."""
 
 
 class Scratch(Protocol):

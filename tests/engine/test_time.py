@@ -11,7 +11,7 @@ from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.adapters.media import describe
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.adapters.system import SystemCapabilities
-from bundle_router.core.catalog import Route
+from bundle_router.core.catalog import Bundle, Route
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.versions import EngineVersions
@@ -63,18 +63,24 @@ def test_records_keep_both_clocks_and_their_order_when_the_wall_clock_jumps(tmp_
 
 
 def test_capabilities_are_looked_up_again_after_thirty_monotonic_seconds_and_not_before(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clock = JumpingClock()
+    wanted = Bundle("a", "A", ("s.a",), requires_env=("ROUTER_TEST_TOKEN",), requires_binary=("sh", "no-such-program"))
+    catalog = small_catalog({"a": wanted})
+    store = DiskRunStore(tmp_path, clock=clock, artifacts=lambda path: RunArtifacts(path))
+    deps = EnginePorts(clock, FakeRedactor(), FakeDiagnostics(), {"local": FakeSessions({})}, describe)
     capabilities = SystemCapabilities(clock, ttl_s=30)
+    engine = Engine(catalog=catalog, ports=deps, store=store, capabilities=capabilities, workspace="/")
     monkeypatch.delenv("ROUTER_TEST_TOKEN", raising=False)
-    wanted = ("env:ROUTER_TEST_TOKEN", "binary:sh", "binary:no-such-program")
-    assert capabilities.present(wanted) == {"binary:sh"}
+    before = engine.facts()
+    assert before.capabilities == {"binary:sh"}
     monkeypatch.setenv("ROUTER_TEST_TOKEN", "x")
     clock.advance(29.9)
-    assert capabilities.present(wanted) == {"binary:sh"}
+    assert engine.facts() is before
+    assert engine.facts("somebody else").capabilities == {"binary:sh"}
     clock.advance(0.1)
-    assert capabilities.present(wanted) == {"binary:sh", "env:ROUTER_TEST_TOKEN"}
+    assert engine.facts().capabilities == {"binary:sh", "env:ROUTER_TEST_TOKEN"}
     monkeypatch.setenv("ROUTER_TEST_TOKEN", "")
     clock.advance(30)
-    assert capabilities.present(wanted) == {"binary:sh"}, "an empty variable is not a credential"
+    assert engine.facts().capabilities == {"binary:sh"}, "an empty variable is not a credential"

@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class SystemCapabilities:
-    """Looks up capabilities in a cache that is at most `ttl_s` seconds old, by the monotonic clock.
+    """Looks up capabilities, which then hold for `ttl_s` seconds by the monotonic clock.
 
     An environment variable counts as present if it is set and not empty.
     """
@@ -37,14 +37,9 @@ class SystemCapabilities:
     def __init__(self, clock: Clock, ttl_s: float) -> None:
         self._clock = clock
         self._ttl_ns = int(ttl_s * 1e9)
-        self._known: tuple[tuple[str, ...], frozenset[str], int] | None = None
 
-    def present(self, names: Sequence[str]) -> frozenset[str]:
-        now, known = self._clock.monotonic_ns(), self._known  # one value, so that it is read without a lock
-        if known is None or now >= known[2] or known[0] != tuple(names):
-            found = frozenset(name for name in names if _is_present(name))
-            known = self._known = (tuple(names), found, now + self._ttl_ns)
-        return known[1]
+    def present(self, names: Sequence[str]) -> tuple[frozenset[str], int]:
+        return frozenset(filter(_is_present, names)), self._clock.monotonic_ns() + self._ttl_ns
 
 
 def missing_modules(names: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import EnginePorts
-from bundle_router.engine.surface import RunState
+from bundle_router.engine.surface import CallTarget, RunState
 from bundle_router.errors import CorruptRun, RequestError, StorageError
 from bundle_router.ports import Redactor, Scratch
 
@@ -235,10 +235,8 @@ def check_key(redactor: Redactor, key: object) -> None:
         )
 
 
-def keyed_digest(nonce: str, arguments: Arguments, key: str | None) -> str:
-    """Return the digest of a call's raw arguments, keyed with the run's nonce; empty for a call without a key."""
-    if not key:
-        return ""
+def keyed_digest(nonce: str, arguments: Arguments) -> str:
+    """Return the digest of a call's raw arguments, keyed with the run's nonce, for a call with a key."""
     text = (arguments.raw or arguments.text).encode("utf-8", "surrogatepass")  # a refused call binds no key
     return hmac.new(nonce.encode("utf-8"), text, hashlib.sha256).hexdigest()
 
@@ -251,13 +249,10 @@ class CheckedArguments:
     problems: Sequence[str] = ()
 
 
-async def check_arguments(ports: EnginePorts, state: RunState, name: str, arguments: Arguments) -> CheckedArguments:
-    """Check the arguments against the schema of the tool that the name means now. Holds no lock, since a large value
+async def check_arguments(ports: EnginePorts, target: CallTarget, arguments: Arguments) -> CheckedArguments:
+    """Check the arguments against the schema of the tool that a name means now. Holds no lock, since a large value
     takes long. A call that is refused for another reason is not checked."""
-    resolved = resolve(name, state.exposed(), state.surface.canonical)
-    tool = resolved.name
-    if not resolved.known or arguments.wrong is not None:
-        return CheckedArguments(tool)
-    server, _, short = tool.partition(".")
-    sessions = ports.sessions[state.catalog.servers[server].transport]
-    return CheckedArguments(tool, await sessions.check_arguments(server, short, arguments.value))
+    if target.server is None or arguments.wrong is not None:
+        return CheckedArguments(target.tool)
+    sessions, (server, _, short) = ports.sessions[target.server.transport], target.tool.partition(".")
+    return CheckedArguments(target.tool, await sessions.check_arguments(server, short, arguments.value))

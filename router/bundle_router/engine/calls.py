@@ -14,30 +14,28 @@ Rules:
    be written.
 
 A call passes through wrappers, each of which calls the next: `call_once` (its key), `admit` (judge, budget, begin),
-`_call_and_store` (record the end), `_call_or_reuse` (reuse a result), `_call_server` (the session).
+`_call_and_store` (record the end), `_call_or_reuse` (reuse a result, or ask the session).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
-from bundle_router.core.tools.exposure.placing import as_presented, waits
-from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
+from bundle_router.core.tools.meta_tools.resolving import ResolvedName
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import Client, narrow_client, passes
-from bundle_router.core.tools.transport.tool_servers import CallPlace, RawResult, Scope
+from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import CheckedArguments
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
@@ -53,13 +51,12 @@ from bundle_router.engine.results import (
     finish_call,
     joined_after,
     may_pass,
-    recordable_name,
     result_of,
     shape_blocks,
     store,
 )
 from bundle_router.engine.reuse import CallOutcome
-from bundle_router.engine.surface import RunState, why_not
+from bundle_router.engine.surface import CallTarget, RunState, why_not
 from bundle_router.errors import KeyConflict, RouterError
 
 MAX_NAMED: Final = 20
@@ -149,7 +146,7 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
             return None
         started = CallStarted.from_json(run.log.record(call.started))
         record = CallFinished(
-            **{name: getattr(started, name) for name in _OF_BOTH},
+            **started.shared(),
             time=ports.clock.now(),
             monotonic_ns=ports.clock.monotonic_ns(),
             outcome="unknown",
@@ -159,11 +156,6 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
         if run.append_call(record, compare=True, wait_s=wait_s) is not None:
             return result_of(record, idempotent=False)
     raise run.moved_error()
-
-
-_OF_BOTH: Final = (
-    "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
-)  # fmt: skip
 
 
 # --- judged and begun ----------------------------------------------------------------------------------------------
@@ -177,14 +169,28 @@ def admit(
 
     None: the caller has to try again, since the run was routed meanwhile or the name means another tool now.
     """
-    ports, run = at.ports, at.run
-    started_ns = ports.clock.monotonic_ns()
-    exposed = state.exposed()
-    resolved = resolve(recordable_name(request.name), exposed, state.surface.canonical)
-    tool = resolved.name
+    ports, run, started_ns = at.ports, at.run, at.ports.clock.monotonic_ns()
+    target = state.target(request.name)
+    tool = target.tool
     if tool != checked.tool:
         return None
-    writer = at.runs.store.writer if request.key and resolved.known else ""
+
+    def call(attempt: int, started: CallStarted | None = None, joined: Joined = ()) -> AdmittedCall:
+        return AdmittedCall(
+            call_id=started.call_id if started is not None else "",
+            tool=tool,
+            bundle=target.bundle,
+            request=request,
+            state=state,
+            folder=state.folder or TOP,
+            scope=Scope(run.id, state.decided.step.principal, _client_for(target, request.client)),
+            started_ns=started_ns,
+            joined=joined,
+            attempt=attempt,
+            ready_ms=(started_ns - request.asked_ns) / 1e6,
+            started=started,
+        )
+
     for _ in range(MOVED_AT_MOST):  # what others wrote since the run was read on is told when we append
         present = run.fold.decided(state.decided.branch)
         if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
@@ -200,31 +206,29 @@ def admit(
                 if run.read_on():  # its end, maybe
                     continue
                 return KeyTaken(known, same_tool)
-        call = AdmittedCall(
-            call_id=run.next_id(),
-            tool=tool,
-            bundle=exposed.get(tool) or next((b.id for b in state.catalog.bundles.values() if tool in b.tools), ""),
-            request=request,
-            state=state,
-            folder=state.folder or TOP,
-            scope=Scope(run.id, state.step.principal, _client_for(state.catalog, exposed, tool, request.client)),
-            started_ns=started_ns,
-            attempt=known.attempt + 1 if known is not None else 1,
-            ready_ms=(started_ns - request.asked_ns) / 1e6,
-        )
+        attempt = known.attempt + 1 if known is not None else 1
         refusal = over_budget(run, state, tool, request.arguments.text, tree)
-        refusal = refusal or _refusal(state, exposed, resolved, request, checked)
+        refusal = refusal or _refusal(state, target, request, checked)
         if refusal is not None:
             if run.read_on():
                 continue
-            return refuse(ports, run, replace(call, call_id=""), refusal, wait_s)
-        if request.joins and (joined := _with_called(run, call)):
-            call = replace(call, joined=joined)
-        fields = call_fields(ports, run, call)
-        record = CallStarted(**fields, writer=writer, arguments_digest=request.digest)
+            return refuse(ports, run, call(attempt), refusal, wait_s)
+        joined: Joined = ()
+        if request.joins and target.waiting:
+            activation = run.fold.activation(state.decided.branch)
+            joined = joined_after(state, activation, ((target.bundle, target.waiting),))
+        record = CallStarted(
+            **call_fields(state, request, tool, target.bundle),
+            call_id=run.next_id(),
+            time=ports.clock.now(),
+            monotonic_ns=ports.clock.monotonic_ns(),
+            attempt=attempt,
+            writer=at.runs.store.writer if request.key else "",
+            arguments_digest=request.digest,
+        )
         if run.append_call(record, compare=True, wait_s=wait_s) is not None:
             run.leases += 1
-            return call
+            return call(attempt, record, joined)
     raise run.moved_error()
 
 
@@ -242,7 +246,8 @@ def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusa
 def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
     """Return the refusal of a call that exceeds a budget, else None. The caller holds the run's lock."""
     limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.decision.decision_id)
-    over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments))
+    in_loop = spent.repeats >= limits.repeated_calls
+    over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments) if in_loop else 0)
     over = over or budgets.over_total(limits, run.fold.run_spent, tree)
     return ("budget", *over) if over is not None else None
 
@@ -285,31 +290,17 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     return refused or call
 
 
-def _client_for(catalog: Catalog, exposed: Mapping[str, str], tool: str, client: Client | None) -> Client | None:
+def _client_for(target: CallTarget, client: Client | None) -> Client | None:
     """Return the client if it may get the tool's own answer; None where the server's answers are not passed on."""
-    if client is None or tool not in exposed:
+    if client is None or target.server is None or not passes(target.server, "results"):
         return None
-    server = catalog.servers[tool.partition(".")[0]]
-    return narrow_client(client, server) if passes(server, "results") else None
+    return narrow_client(client, target.server)
 
 
-def _with_called(run: OpenRun, call: AdmittedCall) -> Joined:
-    """Return what joins the array when a deferred tool is called: the tool, and its bundle's companions."""
-    catalog = call.state.catalog
-    bundle = as_presented(catalog.bundles[call.bundle], call.state.modes.get(call.bundle))
-    if not waits(catalog, bundle, call.tool):
-        return ()
-    companions = [tool for tool in bundle.companions if waits(catalog, bundle, tool)]
-    activation = run.fold.activation(call.state.decided.branch)
-    return joined_after(call.state, activation, ((bundle.id, (call.tool, *companions)),))
-
-
-def _refusal(
-    state: RunState, exposed: Mapping[str, str], resolved: ResolvedName, request: CallRequest, checked: CheckedArguments
-) -> Refusal | None:
-    tool = resolved.name
-    if not resolved.known:
-        code, text = why_missing(state, tool, resolved, exposed)
+def _refusal(state: RunState, target: CallTarget, request: CallRequest, checked: CheckedArguments) -> Refusal | None:
+    tool = target.tool
+    if target.server is None:
+        code, text = why_missing(state, tool, target.resolved)
         return "unavailable" if code == "server_unavailable" else "denied", code, text
     if request.arguments.wrong is not None:
         kind, sentence = request.arguments.wrong
@@ -324,9 +315,9 @@ def _refusal(
     return None
 
 
-def why_missing(state: RunState, name: str, resolved: ResolvedName, exposed: Mapping[str, str]) -> tuple[str, str]:
+def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str, str]:
     """Return why an agent can't call a tool: the code, and a sentence with the names that it may have meant."""
-    code, detail = why_not(state, resolved.name)
+    exposed, (code, detail) = state.exposed(), why_not(state, resolved.name)
     some = list(exposed)[:MAX_NAMED]
     rest_text = f" and {len(exposed) - len(some)} more" if len(exposed) > len(some) else ""
     hint = resolved.hint or (f"This step has: {', '.join(some)}{rest_text}." if some else "This step has no tools.")
@@ -370,12 +361,22 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
 def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
     """Return the shaped result of the call, or the kept result of the same call where the operator permits reuse."""
     results, state, catalog = at.ports.results, call.state, call.state.catalog
-    entry, max_chars = catalog.servers[call.tool.partition(".")[0]], catalog.settings.limits.max_result_chars
+    server, _, short = call.tool.partition(".")
+    entry, limits, arguments = catalog.servers[server], catalog.settings.limits, call.request.arguments
 
     async def work() -> CallOutcome:
-        raw = await _call_server(at, call)
+        await at.run.wait_until_durable()
+        raw = await at.ports.sessions[entry.transport].call(
+            server,
+            short,
+            arguments.value,
+            timeout_s=entry.timeout_s or limits.call_timeout_s,
+            scope=call.scope,
+            place=CallPlace(state.root, call.folder, arguments.files),
+        )
         whole = raw.blocks if call.request.whole else None
-        shaped = await shape_blocks(at.ports, max_chars, raw.blocks, release=not whole and entry.transport != "local")
+        release = not whole and entry.transport != "local"
+        shaped = await shape_blocks(at.ports, limits.max_result_chars, raw.blocks, release=release)
         return CallOutcome(raw.outcome, raw.code, shaped, answer=raw.answer, whole=whole, queued_ms=raw.queued_ms)
 
     if results is None:
@@ -383,7 +384,6 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
     if call.scope.client is not None or call.request.whole:
         # What a client has as it came may be a question to it, answered in the next call of the same arguments.
         return results.call_fresh(catalog, call.tool, work)
-    arguments = call.request.arguments
     reusable = ReusableCall(
         tool=call.tool,
         arguments=arguments.value if arguments.asked is None else arguments.asked,
@@ -392,17 +392,3 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
         where=(state.root, call.folder) if not entry.traits.is_remote else (),
     )
     return results.get_or_call(catalog, reusable, call.call_id, work)
-
-
-async def _call_server(at: CallPorts, call: AdmittedCall) -> RawResult:
-    server, _, short = call.tool.partition(".")
-    entry = call.state.catalog.servers[server]
-    await at.run.wait_until_durable()
-    return await at.ports.sessions[entry.transport].call(
-        server,
-        short,
-        call.request.arguments.value,
-        timeout_s=entry.timeout_s or call.state.catalog.settings.limits.call_timeout_s,
-        scope=call.scope,
-        place=CallPlace(call.state.root, call.folder, call.request.arguments.files),
-    )

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.models import Decision, Facts, Step
@@ -84,11 +83,9 @@ class Engine:
         self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers.sessions if servers is not None else None
         self._watchers: tuple[Callable[[str], None], ...] = ()
-        self._machine = MachineFacts(catalog, servers, capabilities, ports.redactor, ports.sessions)
+        self._machine = MachineFacts(catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions)
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
-        self._kept_states: WeakKeyDictionary[OpenRun, tuple[str | None, RunState]] = WeakKeyDictionary()
-        """What calls of a run were judged by last, under the decision that was named, while it stands."""
 
     # --- what the shell looks up -----------------------------------------------------------------------------------
 
@@ -151,8 +148,7 @@ class Engine:
         read; with `reads_on=False` nothing is read, for an append that compares. Raises UnknownRun, and RequestError
         for a decision of another run."""
         run = None if reads_on else self.runs.get(run_id)
-        kept_id, kept = self._kept_states.get(run, (None, None)) if run is not None else (None, None)
-        if run is not None and kept is not None and kept_id == decision_id and self._is_current(run, kept):
+        if run is not None and (kept := self._kept_state(run, decision_id)) is not None:
             return kept
         if run is None or not run.knows(decision_id):
             run = self.runs.reading(run_id)
@@ -186,14 +182,18 @@ class Engine:
             superseded=superseded,
             decisions=decisions,
         )
-        if not reads_on:
-            self._kept_states[run] = decision_id, state
+        if not reads_on and run.parent_id is None:
+            run.kept_state = decision_id, state
         return state
 
-    def _is_current(self, run: OpenRun, state: RunState) -> bool:
-        """Return whether everything that a run's state was made of is unchanged, as far as this process knows."""
-        is_same = run.parent_id is None and run.fold.decisions == state.decisions
-        return is_same and self._machine.facts(state.step.principal) is state.facts
+    def _kept_state(self, run: OpenRun, decision_id: str | None) -> RunState | None:
+        """Return the state that the run's last call was judged by, if everything that it was made of is unchanged, as
+        far as this process knows. What a sub-agent's state was made of is its ancestors' too: it is not kept."""
+        kept_id, state = run.kept_state
+        if state is None or kept_id != decision_id or state.decisions != run.fold.decisions:
+            return None
+        kept: RunState = state
+        return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
 
     async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
         """Return what `state` does, without holding the event loop for long."""
@@ -253,21 +253,21 @@ class Engine:
     ) -> Result:
         """Call a tool (see `Router.call`). `fields` are further ones of `CallRequest` (`key`, `whole`, `joins`,
         `client`)."""
-        asked_ns = self.ports.clock.monotonic_ns()
-        if fields.get("key", "") != "":
-            check_key(self.ports.redactor, fields["key"])
+        asked_ns, key = self.ports.clock.monotonic_ns(), fields.get("key", "")
+        if key != "":
+            check_key(self.ports.redactor, key)
         run = await self._hold_run(run_id)
         try:
             for _ in range(run.leases // TOGETHER):
                 await asyncio.sleep(0)
-            read = await self._read(arguments)
-            keyed = keyed_digest(run.nonce, read, fields.get("key"))
-            request = CallRequest(name, read, asked_ns, digest=keyed, **fields)
-            if isinstance(name, str) and name in NAMES:
+            name, read = recordable_name(name), await self._read(arguments)
+            request = CallRequest(name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields)
+            if name in NAMES:
                 wanted = parse(name, read.value) if read.wrong is None else None
                 if not isinstance(wanted, CallTool):
                     return await self._answer_meta(run, request, decision_id)
-                request = replace(request, name=wanted.name, arguments=await self._read(wanted.arguments), via=name)
+                inner = await self._read(wanted.arguments)
+                request = replace(request, name=recordable_name(wanted.name), arguments=inner, via=name)
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
 
@@ -303,25 +303,26 @@ class Engine:
         return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        state = await self.state_async(run.id, decision_id, reads_on=False)  # `admit` hears of what came since
-        at = CallPorts(self.ports, self.runs, run)
+        at, state = CallPorts(self.ports, self.runs, run), await self._present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
             return await self._call_once(at, request.with_arguments(recorded), state, decision_id)
         artifact = partial(self.runs.artifact, run.id)
-        async with with_artifacts(self.ports, state, artifact, str(request.name), recorded) as filled:
+        async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
             return await self._call_once(at, request.with_arguments(filled), state, decision_id)
 
-    async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
-        if not isinstance(request.name, str) or self._discovery.is_verified(request.name, state):
-            return
-        if self._has_budget(run, state, request):
-            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+    async def _present_state(self, run: OpenRun, decision_id: str | None) -> RunState:
+        """Return the state that a call is judged by. Records that came since are not read: `admit` hears of them."""
+        state = self._kept_state(run, decision_id)
+        return state if state is not None else await self.state_async(run.id, decision_id, reads_on=False)
 
-    def _call_once(
-        self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
-    ) -> Awaitable[Result]:
+    async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
+        if self._discovery.is_verified(request.name, state) or not self._has_budget(run, state, request):
+            return
+        await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+
+    async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
         async def make() -> Result | KeyTaken:
             made = await self._admit_call(at, request, state, decision_id)
             if isinstance(made, AdmittedCall):
@@ -329,11 +330,11 @@ class Engine:
             await at.run.wait_until_durable()
             return made
 
-        return call_once(at, request, partial(may_repeat, state.catalog), make)
+        return await call_once(at, request, partial(may_repeat, state.catalog), make)
 
     def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
-        name, text = (str(request.name), request.arguments.text) if request is not None else ("", "")
+        name, text = (request.name, request.arguments.text) if request is not None else ("", "")
         tree = self.runs.tree_spent(run)
         with run.lock:
             return over_budget(run, state, state.surface.canonical.get(name, name), text, tree) is None
@@ -345,8 +346,8 @@ class Engine:
         `state` may be older: it says for which tool the arguments are checked, and `admit` checks that the name
         still means that tool."""
         while True:
-            checked = await check_arguments(self.ports, state, recordable_name(request.name), request.arguments)
-            state = await self.state_async(at.run.id, decision_id, reads_on=False)
+            checked = await check_arguments(self.ports, state.target(request.name), request.arguments)
+            state = await self._present_state(at.run, decision_id)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)

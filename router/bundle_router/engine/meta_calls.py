@@ -152,9 +152,9 @@ async def answer(
 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     """Record that a framework refused a tool on its own, and return why the tool can't be had."""
-    exposed = state.exposed()
-    resolved = resolve(recordable_name(name), exposed, state.surface.canonical)
-    code, text = why_missing(state, recordable_name(name), resolved, exposed)
+    name = recordable_name(name)
+    resolved = resolve(name, state.exposed(), state.surface.canonical)
+    code, text = why_missing(state, name, resolved)
     request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
 
     def record(wait_s: float) -> Result:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
@@ -75,7 +75,7 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
 
 
 async def on_store(work: Callable[[float], T], *, blocks: bool) -> T:
-    """Do work, which receives the seconds that it may wait for the store, in place where that is quick, else in a thread."""
+    """Do work that receives the seconds it may wait for the store: in place where that is quick, else in a thread."""
     if not blocks:
         try:
             return work(QUICK_S)
@@ -111,6 +111,8 @@ class OpenRun:
         self.closing = False
         self.ended = False
         self.others: tuple[Writer, ...] = ()
+        self.kept_state: tuple[str | None, Any] = (None, None)
+        """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
         self._runs = runs
 
     @property
@@ -298,6 +300,7 @@ class RunTable:
         self.store = store
         self.workspace = workspace
         self._catalog = catalog
+        self._bounds_tree = budgets.bounds_tree(catalog.settings.limits)
         self._clock = clock
         self._diagnostics = diagnostics
         self._runs: dict[str, OpenRun] = {}
@@ -362,7 +365,7 @@ class RunTable:
         self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
         stated = {"parent_run_id": parent_id, "workspace": self.workspace}
         header = RunHeader({"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated})
-        if parent_id is not None and budgets.bounds_tree(self._catalog.settings.limits):
+        if parent_id is not None and self._bounds_tree:
             # Before it begins: a run that nobody knows of would spend beside the tree.
             self._tell_root(parent_id, run_id)
         with self._stripes[hash(run_id) % _STRIPES]:
@@ -565,7 +568,7 @@ class RunTable:
 
     def tree_spent(self, run: OpenRun) -> Totals | None:
         """Return the totals of the run's tree of runs; None where no tree is bounded."""
-        if not budgets.bounds_tree(self._catalog.settings.limits):
+        if not self._bounds_tree:
             return None
         root = self._root_of(run.id)
         if root is None:

@@ -18,7 +18,7 @@ from bundle_router.core.decide.budgets import shorten_arguments
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import budget_left
-from bundle_router.core.records.call_records import CallFinished, ShapedSize
+from bundle_router.core.records.call_records import CallFinished, CallStarted, ShapedSize
 from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.reusable_results import may_repeat
 from bundle_router.core.tools.shaping import Blob, Part, ShapedResult, is_small, shape
@@ -120,9 +120,9 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that passed exposure, policy and validation, and whose `call.started` is on disk; before that it has no
-    id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key. `ready_ms` is
-    the time that making its server ready took before."""
+    """A call that passed exposure, policy and validation, and whose `call.started` is on disk (`started`); before that
+    it has no id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key.
+    `ready_ms` is the time that making its server ready took before."""
 
     call_id: str
     tool: str
@@ -135,6 +135,7 @@ class AdmittedCall:
     joined: Joined = ()
     attempt: int = 1
     ready_ms: float = 0.0
+    started: CallStarted | None = None
 
 
 def joined_after(state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]) -> Joined:
@@ -215,11 +216,17 @@ def _finished_record(
     """Return the record of a call's end, under the run's present state."""
     shaped = outcome.shaped
     joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
-    fields = call_fields(ports, run, call)
+    if call.started is not None:
+        fields = call.started.shared()
+    else:
+        fields = call_fields(call.state, call.request, call.tool, call.bundle)
+        fields |= {"call_id": call.call_id, "attempt": call.attempt}
     if refused:
         fields["arguments"] = shorten_arguments(fields["arguments"])
     return CallFinished(
         **fields,
+        time=ports.clock.now(),
+        monotonic_ns=ports.clock.monotonic_ns(),
         outcome=outcome.outcome,
         code=recordable_name(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
@@ -268,21 +275,17 @@ def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
     return tuple(pair for pair in joined if pair[1] not in known)
 
 
-def call_fields(ports: EnginePorts, run: OpenRun, call: AdmittedCall) -> dict[str, Any]:
-    """Return the fields that both records of a call have."""
-    server, _, short = call.tool.partition(".")
+def call_fields(state: RunState, request: CallRequest, tool: str, bundle: str) -> dict[str, Any]:
+    """Return the fields that every record of a call has, beside its id."""
+    server, _, short = tool.partition(".")
     return {
-        "time": ports.clock.now(),
-        "monotonic_ns": ports.clock.monotonic_ns(),
-        "run_id": run.id,
-        "call_id": call.call_id,
-        "decision_id": call.state.decided.decision.decision_id,
+        "run_id": state.run_id,
+        "decision_id": state.decided.decision.decision_id,
         "server": server,
         "tool": short,
-        "bundle": call.bundle,
-        "via": call.request.via,
-        "arguments": call.request.arguments.text,
-        "key": call.request.key,
-        "branch": call.state.decided.branch,
-        "attempt": call.attempt,
+        "bundle": bundle,
+        "via": request.via,
+        "arguments": request.arguments.text,
+        "key": request.key,
+        "branch": state.decided.branch,
     }

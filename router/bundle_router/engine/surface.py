@@ -12,18 +12,26 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.decide.activation import Room, room_left, room_of
 from bundle_router.core.decide.plans import permitted_tools, plan_for
 from bundle_router.core.models import Activation, Code, Facts, Mode, Step
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.tools.exposure.placements import ActiveTool, DeferredTool, Placement, SkillText, Toolset
-from bundle_router.core.tools.exposure.placing import is_named_in, needs_ranking, place, presented_bundles
+from bundle_router.core.tools.exposure.placing import (
+    as_presented,
+    is_named_in,
+    needs_ranking,
+    place,
+    presented_bundles,
+    waits,
+)
 from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
 from bundle_router.core.tools.meta_tools.guidance import guidance
+from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, field, replace
 from bundle_router.errors import RequestError, expect
@@ -58,6 +66,7 @@ class RunState:
     decisions: int = -1
     asked_of: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
     """The servers that calls of the catalog's tools go to, as they are worked out."""
+    _targets: dict[str, CallTarget] = field(default_factory=dict, compare=False, repr=False)
     _exposed: list[Mapping[str, str]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -91,6 +100,20 @@ class RunState:
             self._exposed.append(exposed_now(self, self.facts, self.catalog))
         return self._exposed[0]
 
+    def target(self, name: str) -> CallTarget:
+        """Return what a name means now. For a permitted tool it is kept with the state."""
+        found = self._targets.get(name)
+        if found is None:
+            exposed, catalog = self.exposed(), self.catalog
+            resolved = resolve(name, exposed, self.surface.canonical)
+            if not resolved.known:
+                holder = next((one.id for one in catalog.bundles.values() if resolved.name in one.tools), "")
+                return CallTarget(resolved, resolved.name, holder)
+            bundle, server = exposed[resolved.name], catalog.servers[resolved.name.partition(".")[0]]
+            waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
+            found = self._targets[name] = CallTarget(resolved, resolved.name, bundle, server, waiting)
+        return found
+
     def refuse_stale(self) -> None:
         """Raise RequestError for a decision that can't show anything any more."""
         self.refuse_superseded()
@@ -101,6 +124,18 @@ class RunState:
         """Raise RequestError for a named decision that is not open any more."""
         if self.superseded:
             raise RequestError(superseded_text(self), advice="name the newest decision of the branch, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """What a call of a name goes to, while the run's state stands: the tool, the bundle that shows it, its server (None
+    where the tool is not permitted), and the deferred tools that join the array when it is called."""
+
+    resolved: ResolvedName
+    tool: str
+    bundle: str
+    server: Server | None = None
+    waiting: tuple[str, ...] = ()
 
 
 def superseded_text(state: RunState) -> str:
@@ -191,6 +226,16 @@ class Surface:
         self.canonical = {short: name for name, short in exposed.items()}
         self._search = search
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
+        self._waiting: dict[tuple[str, Mode | None, str], tuple[str, ...]] = {}
+
+    def waiting(self, bundle_id: str, mode: Mode | None, tool: str) -> tuple[str, ...]:
+        """Return what joins the array when a bundle's tool is called: a deferred one, and its companions."""
+        found = self._waiting.get(key := (bundle_id, mode, tool))
+        if found is None:
+            bundle = as_presented(self.catalog.bundles[bundle_id], mode)
+            asked = (tool, *bundle.companions) if waits(self.catalog, bundle, tool) else ()
+            found = self._waiting[key] = tuple(one for one in asked if waits(self.catalog, bundle, one))
+        return found
 
     def rank(self, query: str, permitted: frozenset[str], k: int, *, answering: bool = False) -> Sequence[str]:
         """Return the `k` best permitted tools for a query; with `answering`, without irrelevant ones. May block."""

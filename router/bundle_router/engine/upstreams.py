@@ -70,7 +70,9 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownAvailability:
+class KnownAvailability:
+    """What is known at `changes` of the servers (`Servers.changes`), until `until_ns` at most."""
+
     availability: Availability
     changes: int
     until_ns: int
@@ -115,7 +117,7 @@ class Servers:
         for pattern in (pattern for bundle in catalog.bundles.values() for pattern in bundle.patterns):
             self._globs.setdefault(pattern.partition(".")[0], set()).add(pattern)
         self._review()
-        self._held_servers: dict[str, _KnownAvailability] = {}
+        self._held_servers: dict[str, KnownAvailability] = {}
         self._failed: dict[tuple[str, str], _NoListing] = {}
         self._marks = 0
         self._inspected: dict[tuple[str, str], int] = {}
@@ -141,22 +143,28 @@ class Servers:
 
     # --- what may be used now ----------------------------------------------------------------------------------------
 
+    @property
+    def changes(self) -> int:
+        """How often what is known of the servers has changed."""
+        return self._sessions.changes + self._marks if self._remote else 0
+
     def availability(self, principal: str = "") -> Availability:
         """Return what is known now, without contacting a server. The same object while nothing changed."""
-        known = self._held_servers.get(principal)
-        if known is not None and not self._remote:
-            return known.availability
-        changes = self._sessions.changes + self._marks
+        return self.known_availability(principal).availability
+
+    def known_availability(self, principal: str) -> KnownAvailability:
+        """Return what `availability` does, and for how long it holds."""
+        known, changes = self._held_servers.get(principal), self.changes
         if known is not None and known.changes == changes and self._clock.monotonic_ns() < known.until_ns:
-            return known.availability
+            return known
         with self._lock:
             known = self._make_availability(principal, changes, known)
             if len(self._held_servers) >= _MAX_PRINCIPALS:
                 self._held_servers.clear()
             self._held_servers[principal] = known
-        return known.availability
+        return known
 
-    def _make_availability(self, principal: str, changes: int, before: _KnownAvailability | None) -> _KnownAvailability:
+    def _make_availability(self, principal: str, changes: int, before: KnownAvailability | None) -> KnownAvailability:
         now = self._clock.monotonic_ns()
         scope = Scope(principal=principal)
         status = {row.server: row for row in self._sessions.status(scope=scope)}
@@ -187,7 +195,7 @@ class Servers:
         self._report_drift(availability.drifted, before.availability.drifted if before is not None else ())
         if before is not None and _is_same(before.availability, availability):
             availability = before.availability
-        return _KnownAvailability(availability, changes, until_ns)
+        return KnownAvailability(availability, changes, until_ns)
 
     def _known_listing(self, name: str, scope: Scope) -> Listing | None:
         """Return the server's last list, where it can be compared with the pins."""
@@ -413,10 +421,11 @@ class ServerDiscovery:
 
     def is_verified(self, name: str, state: RunState) -> bool:
         """Return whether `verify` would contact no server and change nothing."""
-        servers = self._servers
-        if servers is None or self._unasked_servers(servers, state, name):
+        servers, asked = self._servers, state.asked_of.get(name)
+        if servers is None or (asked is None and self._unasked_servers(servers, state, name)):
             return servers is None
-        return all(servers.is_verified(server, state.scope) for server in self._servers_of(servers, state, name))
+        asked = self._servers_of(servers, state, name) if asked is None else asked
+        return not asked or all(servers.is_verified(server, state.scope) for server in asked)
 
     async def verify(self, name: str, state: RunState, state_now: StateNow) -> None:
         """Get a list that still holds of the server that a call goes to. `state` is the present one."""
@@ -481,9 +490,10 @@ class ServerDiscovery:
         surface = state.surface
         if (known := state.asked_of.get(name)) is not None:
             return known
+        is_known = name in surface.canonical or name in surface.catalog.cards
         exact = surface.canonical.get(name, name).partition(".")[0]
         if exact in self._catalog.servers and exact not in self._remote:
-            return set()
+            return state.asked_of.setdefault(name, set()) if is_known else set()
         hopeful = _hopeful_facts(upstreams, state)
         resolved = (
             resolve(name, exposed, surface.canonical)
@@ -493,7 +503,7 @@ class ServerDiscovery:
             )
         )
         remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
-        if name in surface.canonical or name in surface.exposed:
+        if is_known:
             state.asked_of[name] = remote
         return remote
 
@@ -545,16 +555,19 @@ class MachineFacts:
         catalog: Catalog,
         servers: Servers | None,
         capabilities: Capabilities,
+        clock: Clock,
         redactor: Redactor,
         transports: Collection[str],
     ) -> None:
         self._catalog = catalog
         self._servers = servers
-        self._everything = Availability(catalog)
+        self._everything = KnownAvailability(Availability(catalog), 0, _NEVER)
         self._capabilities = capabilities
+        self._clock = clock
+        self._present: tuple[frozenset[str], int] = (frozenset(), 0)
         self._redactor = redactor
         self._transports = transports
-        self._facts: dict[str, tuple[Availability, Facts]] = {}
+        self._facts: dict[str, tuple[KnownAvailability, int, Facts]] = {}
         self._capability_names = tuple(
             sorted(
                 {f"env:{name}" for bundle in catalog.bundles.values() for name in bundle.requires_env}
@@ -565,22 +578,31 @@ class MachineFacts:
 
     def availability(self, principal: str) -> Availability:
         """Return what is known of the servers now. The same object while nothing changed."""
-        return self._servers.availability(principal) if self._servers is not None else self._everything
+        return self._known_availability(principal).availability
+
+    def _known_availability(self, principal: str) -> KnownAvailability:
+        return self._servers.known_availability(principal) if self._servers is not None else self._everything
 
     def facts(self, principal: str = "") -> Facts:
         """Return the present capabilities. The same object while nothing changed."""
-        present = self._capabilities.present(self._capability_names) if self._capability_names else frozenset()
-        now = self.availability(principal)
-        known = self._facts.get(principal)
-        if known is None or known[0] is not now or known[1].capabilities != present:
-            if len(self._facts) >= _MAX_PRINCIPALS:
-                self._facts.clear()
-            rows = {**dict(now.unavailable), **dict(self._unavailable_rows(present))}
+        known, servers, now_ns = self._facts.get(principal), self._servers, self._clock.monotonic_ns()
+        if known is not None and now_ns < known[1] and (servers is None or servers.changes == known[0].changes):
+            return known[2]
+        now = self._known_availability(principal)
+        if self._capability_names and now_ns >= self._present[1]:
+            self._present = self._capabilities.present(self._capability_names)
+        present, until_ns = self._present
+        if known is not None and known[0].availability is now.availability and known[2].capabilities == present:
+            facts = known[2]
+        else:
+            rows = {**dict(now.availability.unavailable), **dict(self._unavailable_rows(present))}
             # Redacted here and not only in the record: a decision is taken again from what was recorded.
             why = tuple((name, self._redactor.redact(reason)) for name, reason in sorted(rows.items()))
-            made = Facts(present, unavailable=why, drifted=now.drifted, pending=now.pending)
-            known = self._facts[principal] = (now, made)
-        return known[1]
+            facts = Facts(present, unavailable=why, drifted=now.availability.drifted, pending=now.availability.pending)
+        if len(self._facts) >= _MAX_PRINCIPALS:
+            self._facts.clear()
+        self._facts[principal] = now, min(now.until_ns, until_ns) if self._capability_names else now.until_ns, facts
+        return facts
 
     def _unavailable_rows(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
         rows: list[tuple[str, str]] = []

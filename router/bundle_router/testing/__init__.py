@@ -102,8 +102,8 @@ class FakeCapabilities:
 
     names: set[str] = field(default_factory=set)
 
-    def present(self, names: Sequence[str]) -> frozenset[str]:
-        return frozenset(self.names.intersection(names))
+    def present(self, names: Sequence[str]) -> tuple[frozenset[str], int]:
+        return frozenset(self.names.intersection(names)), 0
 
 
 Script = Callable[[Question], Answer | Failure | Iterable[str]]

@@ -6,6 +6,7 @@ The rules are those of `decision_record`. `read_record` returns the value of any
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, Final, get_type_hints
 
 from bundle_router.core.decide.budgets import Totals
@@ -16,6 +17,12 @@ from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
+_SHARED: Final = (
+    "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
+)  # fmt: skip
+"""The fields that the start and the end of a call have with one value."""
+_ALWAYS: Final = ("time", "monotonic_ns", *_SHARED[:-3])
+_shared_values, _line_values = attrgetter(*_SHARED), attrgetter(*_ALWAYS)
 _ENDING: Final = ("outcome", "code", "result")
 _EMPTY_AS_NULL: Final = ("arguments", "bundle", "via", "key", "branch", "writer", "arguments_digest", "cached_from")
 
@@ -98,11 +105,18 @@ class _ToolCall(_CallLine):
         return f"{self.server}.{self.tool}" if self.tool else self.server
 
     def _call(self) -> Json:
-        record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
-        for name, value in (("key", self.key), ("branch", self.branch), ("attempt", self.attempt)):
-            if value and value != 1:
-                record[name] = value
+        record = {"schema": CALL_SCHEMA, "type": self.type, **dict(zip(_ALWAYS, _line_values(self), strict=True))}
+        if self.key:
+            record["key"] = self.key
+        if self.branch:
+            record["branch"] = self.branch
+        if self.attempt != 1:
+            record["attempt"] = self.attempt
         return record
+
+    def shared(self) -> Json:
+        """Return the fields that the start and the end of a call have with one value."""
+        return dict(zip(_SHARED, _shared_values(self), strict=True))
 
     @classmethod
     def _call_from(cls, record: Mapping[str, Any]) -> Json:

@@ -81,6 +81,8 @@ class RunFold:
         self._key_of_call: dict[str, str] = {}
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
+        self.decisions = 0
+        """How many decisions the run has."""
         self.principals: frozenset[str] = frozenset()
         """The principals of the run's steps."""
         self.run_spent = Totals()
@@ -126,6 +128,7 @@ class RunFold:
         self._branches[name] = branch = _Branch(made, steps)
         self._newest = name
         self._addresses[made.decision_id] = made.address
+        self.decisions = len(self._addresses)
         self.principals |= {made.principal}
         if key:
             self._decisions[key] = made.seq
@@ -184,11 +187,6 @@ class RunFold:
         return _add_end(spent if record.call_id in self._open_calls else budgets.count_start(spent), record)
 
     # --- where it stands -------------------------------------------------------------------------------------------
-
-    @property
-    def decisions(self) -> int:
-        """How many decisions the run has."""
-        return len(self._addresses)
 
     def has_branch(self, name: str) -> bool:
         return name in self._branches
