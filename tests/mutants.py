@@ -108,7 +108,7 @@ AREAS: Final = {
         ("tests/core/test_fold.py",),
     ),
     "log": Area(
-        ("adapters/run_log/log.py", "adapters/run_log/run_chain.py"),
+        ("adapters/run_log/log.py", "adapters/run_log/run_files.py"),
         ("tests/runlog/test_log_calls.py", "tests/runlog/test_log_reading.py",
          "tests/runlog/test_failing_calls.py", "tests/runlog/test_log.py",
          "--deselect=tests/runlog/test_failing_calls.py::test_whichever_call_fails_the_run_reopens_with_every_acknowledged_record"),

@@ -35,10 +35,10 @@ Readiness = Literal["cold", "warming", "ready", "missing", "broken"]
 
 
 class Clock(Protocol):
-    """Reads the time. Durations and lifetimes use `monotonic_ns`; only records contain `now`."""
+    """Reads the time. Durations and lifetimes use `monotonic_ns`; only records contain `time_ns`."""
 
-    def now(self) -> str:
-        """Return RFC 3339 UTC with microseconds, e.g. `2026-11-21T08:02:00.123456Z`."""
+    def time_ns(self) -> int:
+        """Return the nanoseconds since 1970, UTC."""
 
     def monotonic_ns(self) -> int: ...
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from bundle_router.adapters.archive import Archive  # noqa: E402 (the repository has to be on the path first)
 from bundle_router.adapters.run_log import DiskRunLog, DiskRunStore  # noqa: E402
 from bundle_router.core.catalog import Durability  # noqa: E402
-from bundle_router.core.models.canonical import digest  # noqa: E402
+from bundle_router.core.models.canonical import digest, time_text  # noqa: E402
 from bundle_router.core.records.chain import FILES, BadLine, unseal  # noqa: E402
 from bundle_router.core.records.run_header import RunHeader  # noqa: E402
 from bundle_router.engine.upstreams import Servers  # noqa: E402
@@ -35,10 +35,10 @@ DEADLINE_S = 400.0
 
 
 class WallClock:
-    """The time of day, in the form records carry."""
+    """The time of day."""
 
-    def now(self) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    def time_ns(self) -> int:
+        return time.time_ns()
 
     def monotonic_ns(self) -> int:
         return time.monotonic_ns()
@@ -67,7 +67,7 @@ def open_run(runs: Path, *, durability: Durability = "process") -> DiskRunLog:
 
 
 def record(number: int, size: int) -> dict[str, Any]:
-    return {"type": "route.decided", "time": WallClock().now(), "number": number, "filler": "x" * size}
+    return {"type": "route.decided", "time": time_text(WallClock().time_ns()), "number": number, "filler": "x" * size}
 
 
 class Writer:

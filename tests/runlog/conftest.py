@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.run_log import POSIX, DiskRunLog, DiskRunStore, Storage
 from bundle_router.core.catalog import Durability
-from bundle_router.core.models.canonical import digest, encode
+from bundle_router.core.models.canonical import digest, encode, time_text
 from bundle_router.core.records.chain import Record
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.ports import ArtifactStore, Redactor
@@ -20,14 +21,22 @@ CATALOG = encode({"schema": "bundle-router.catalog/1", "bundles": []})
 REVISION = digest(CATALOG)
 
 
-@dataclass
 class SetClock:
     """A clock that shows what it was set to."""
 
-    time: str = "2026-11-21T08:02:00.000000Z"
+    def __init__(self) -> None:
+        self.time = "2026-11-21T08:02:00Z"
 
-    def now(self) -> str:
-        return self.time
+    @property
+    def time(self) -> str:
+        return time_text(self._ns)
+
+    @time.setter
+    def time(self, text: str) -> None:
+        self._ns = int(datetime.fromisoformat(text).timestamp()) * 1_000_000_000
+
+    def time_ns(self) -> int:
+        return self._ns
 
     def monotonic_ns(self) -> int:
         return 0
@@ -80,7 +89,7 @@ class Runs:
         return log
 
     def record(self, number: int, **more: Any) -> dict[str, Any]:
-        return {"type": "route.decided", "time": self.clock.now(), "number": number, **more}
+        return {"type": "route.decided", "time": self.clock.time, "number": number, **more}
 
     def numbers(self, run_id: str = "r-1") -> list[int]:
         """The `number` of every record of a run, in order."""

@@ -489,7 +489,7 @@ def test_verify_says_what_was_mended_and_what_is_torn(runs: Any) -> None:
     log.release()
     notes = runs.archive.verify("r-1").notes
     assert torn not in notes
-    assert "run.json was lost and written again at 2026-11-22T00:00:00Z" in notes
+    assert "run.json was lost and written again at 2026-11-22T00:00:00.000000Z" in notes
     assert any(note.startswith("a torn end of routing.jsonl was healed, see ") for note in notes)
 
 

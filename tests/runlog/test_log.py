@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.run_log.directory import release_kept
+from bundle_router.adapters.run_log.run_files import release_kept
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, unseal
 from bundle_router.errors import CorruptRun, RequestError, RunBusy, StorageError
@@ -173,7 +173,7 @@ import sys
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.core.records.run_header import RunHeader
 class Clock:
-    def now(self): return "2026-11-21T08:02:00Z"
+    def time_ns(self): return 0
     def monotonic_ns(self): return 0
 log = DiskRunStore(sys.argv[1], clock=Clock(), artifacts=None).create(
     "r-1", header=RunHeader({"catalog_revision": "sha256:0"}), catalog="{}")

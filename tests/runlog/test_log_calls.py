@@ -80,7 +80,7 @@ def test_records_of_a_run_that_was_not_ended_are_written_once_more_or_committed(
 def test_what_is_written_once_more_is_the_end_of_the_file_in_as_many_writes_as_it_takes(
     runs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.adapters.run_log.run_chain._BLOCK", 64)
+    monkeypatch.setattr("bundle_router.adapters.run_log.run_files._BLOCK", 64)
     write(runs, "routing", "routing", "calls")
     before = {name: runs.bytes(name) for name in (ROUTING, CALLS)}
     written: list[tuple[bytes, int]] = []
@@ -142,7 +142,7 @@ def test_the_first_record_takes_the_digest_of_the_opening_along_and_no_other(run
 def test_a_torn_end_is_saved_whole_before_it_is_cut_off(
     runs: Any, durability: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bundle_router.adapters.run_log.run_chain._BLOCK", 64)
+    monkeypatch.setattr("bundle_router.adapters.run_log.run_files._BLOCK", 64)
     write(runs, "calls", "routing").release()
     torn = b"{" + b"x" * 150
     (runs.path / "r-1" / f"{CALLS}.torn-1").touch()

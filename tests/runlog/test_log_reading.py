@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.run_log.run_chain import Segment
+from bundle_router.adapters.run_log.run_files import Segment
 from bundle_router.core.records.chain import Head, seal, unseal
 from bundle_router.errors import CorruptRun, StorageError
 

@@ -6,25 +6,15 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from importlib.util import find_spec
 
 from bundle_router.ports import Clock
 
 
-@lru_cache(maxsize=2)
-def _format_second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
 class SystemClock:
     """Wall time for records, monotonic time for durations and lifetimes."""
 
-    def now(self) -> str:
-        seconds, ns = divmod(time.time_ns(), 1_000_000_000)
-        return f"{_format_second(seconds)}.{ns // 1_000:06d}Z"
-
+    time_ns = staticmethod(time.time_ns)
     monotonic_ns = staticmethod(time.monotonic_ns)
 
 

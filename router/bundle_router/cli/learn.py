@@ -311,7 +311,7 @@ def _label(arguments: argparse.Namespace) -> int:
     record = _decision(archive, arguments.run_id, arguments.seq)
     catalog = catalog_from(archive.catalog(arguments.run_id, record.decision.catalog_revision))
     by = user_name() if arguments.by is None else arguments.by
-    correction = label_of(record, catalog, arguments.needed, arguments.not_needed, by, SystemClock().now())
+    correction = label_of(record, catalog, arguments.needed, arguments.not_needed, by, SystemClock().time_ns())
     path = archive.add_label(arguments.run_id, correction)
     print_result(
         arguments,

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
 from bundle_router.core.decide.decide import Question
@@ -36,6 +35,8 @@ from bundle_router.wiring import Router
 from bundle_router.wiring.catalogs import result_blocks, shipped_argument_problems
 from bundle_router.wiring.effects import open_results
 
+_NEW_YEAR_2026_NS: Final = 1_767_225_600_000_000_000
+
 
 class FakeClock:
     """A clock that stands still until `advance` is called."""
@@ -43,9 +44,8 @@ class FakeClock:
     def __init__(self) -> None:
         self.ns = 0
 
-    def now(self) -> str:
-        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.ns // 1000)
-        return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    def time_ns(self) -> int:
+        return _NEW_YEAR_2026_NS + self.ns
 
     def monotonic_ns(self) -> int:
         return self.ns

@@ -203,7 +203,7 @@ class RunReader:
         """Store a reviewer's label of a decision. Raises RequestError for a bundle that its config does not have."""
         _, record = self._read_decided(run_id, seq)
         catalog = self.recorded_catalog(run_id, record.decision.catalog_revision)
-        self._archive.add_label(run_id, label_of(record, catalog, needed, not_needed, by, SystemClock().now()))
+        self._archive.add_label(run_id, label_of(record, catalog, needed, not_needed, by, SystemClock().time_ns()))
         self.index.refresh(now=True)
 
     # --- the config in force -----------------------------------------------------------------------------------------

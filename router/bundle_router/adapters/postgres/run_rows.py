@@ -11,6 +11,7 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, to_storage_error
 from bundle_router.adapters.postgres.sessions import WriterSession
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.records.chain import (
     Appended,
     BadLine,
@@ -294,7 +295,7 @@ class PostgresRunLog:
         revisions = [revision for (revision,) in self._pool.fetch(query, (self._run_id,))]
         known = {one.revision for one in self.header.catalogs}
         later = [revision for revision in revisions if revision not in known]
-        ended = self.header.with_catalogs(later).end(self._clock.now(), Head(count, head)).sealed()
+        ended = self.header.with_catalogs(later).end(time_text(self._clock.time_ns()), Head(count, head)).sealed()
         self._pool.fetch(
             "update router_runs set ended = %s where run_id = %s and next_seq = %s and head = %s",
             (ended.to_text(), self._run_id, count, head),

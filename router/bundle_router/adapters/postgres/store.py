@@ -15,7 +15,7 @@ from bundle_router.adapters.postgres.run_rows import PostgresRunLog
 from bundle_router.adapters.postgres.schema import migrate
 from bundle_router.adapters.postgres.sessions import WriterSession
 from bundle_router.core.models import RUN_ID
-from bundle_router.core.models.canonical import decode
+from bundle_router.core.models.canonical import decode, time_text
 from bundle_router.core.records.chain import genesis
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import RequestError, StorageError
@@ -90,7 +90,7 @@ class PostgresRunStore:
         if not RUN_ID.fullmatch(run_id):
             raise RequestError(f"{run_id!r} is not a run id", advice=f"it must match {RUN_ID.pattern}")
         self.prepare()
-        opened = self._clock.now()
+        opened = time_text(self._clock.time_ns())
         begun = header.begin(run_id, opened=opened, nonce=header.nonce or secrets.token_hex(16), durability="disk")
         self.pool.fetch(
             """

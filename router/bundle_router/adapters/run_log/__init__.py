@@ -24,8 +24,8 @@ Rules:
    when its content changes (another catalog, a torn end).
 
 The order of records is their sequence; wall-clock times are for people. Modules: `store` begins and opens runs, and
-tells which writers are alive; `log` is one open run; `run_chain` follows the chain, appends, and repairs torn ends;
-`directory` keeps files private and wraps the operating system's calls.
+tells which writers are alive; `log` is one open run; `run_files` takes its lock, follows its chain,
+appends, and repairs torn ends; `directory` keeps files private and wraps the operating system's calls.
 """
 
 from __future__ import annotations

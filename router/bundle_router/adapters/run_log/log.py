@@ -17,22 +17,26 @@ from bundle_router.adapters.run_log.directory import (
     CLOSED,
     PRESENCE,
     SPARE,
-    RunFolder,
     Storage,
     failed,
     from_os,
     identity,
-    name_processes,
     read_header,
-    release_kept,
     replace_text,
     translate_errors,
-    try_lock,
     write_header,
 )
-from bundle_router.adapters.run_log.run_chain import RunChain, Segment
+from bundle_router.adapters.run_log.run_files import (
+    RunChain,
+    RunFolder,
+    Segment,
+    name_processes,
+    release_kept,
+    try_lock,
+)
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.catalog import Durability
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.records.chain import (
     FILES,
     Appended,
@@ -348,7 +352,7 @@ class DiskRunLog:
     def _header_now(self, folder: int) -> RunHeader:
         """Return the content of `run.json` now; the known one if power loss took it. The caller holds the lock."""
         found = read_header(self._storage, folder, self._path)
-        return found if found is not None else self.header.restore(self._setting.clock.now())
+        return found if found is not None else self.header.restore(time_text(self._setting.clock.time_ns()))
 
     def _put_header(self, folder: int, header: RunHeader) -> None:
         write_header(self._storage, folder, self._path, header, durable=self._setting.durable)
@@ -361,7 +365,7 @@ class DiskRunLog:
 
         Callers that arrive while an `fdatasync` runs share the next one. After a failed one this log acknowledges and
         appends nothing more: the kernel may have dropped the pages and would report success the second time. Opening
-        the run again finds which records are there, and writes them again (rule 4 of `run_chain`).
+        the run again finds which records are there, and writes them again (rule 4 of `run_files`).
         """
         if self._setting.durable and self._writing:
             self._commits.up_to(self.next_seq)
@@ -405,7 +409,7 @@ class DiskRunLog:
             self._take_in()
             self.sync()
             end = Head(self.next_seq, self.head)
-            self._put_header(folder, self._header_now(folder).end(self._setting.clock.now(), end))
+            self._put_header(folder, self._header_now(folder).end(time_text(self._setting.clock.time_ns()), end))
             self._folder.mark(CLOSED)
 
     def release(self) -> None:

@@ -37,6 +37,7 @@ from bundle_router.adapters.run_log.directory import (
 from bundle_router.adapters.run_log.log import DiskRunLog, RunLogSetting
 from bundle_router.core.catalog import Durability
 from bundle_router.core.models import RUN_ID
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import RunHeader, lost_header
 from bundle_router.dataclass import dataclass
@@ -136,7 +137,7 @@ class DiskRunStore:
                 size += self._storage.stat(name, dir_fd=folder, follow_symlinks=False).st_size
         if not size:
             return None
-        header = lost_header(path.name, self._setting.clock.now(), ())
+        header = lost_header(path.name, time_text(self._setting.clock.time_ns()), ())
         return lost_header(path.name, header.restored, DiskRunLog(self._setting, path, header, found).news())
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> DiskRunLog:
@@ -186,7 +187,7 @@ class DiskRunStore:
     def _make(self, run_id: str, header: RunHeader, catalog: str) -> None:
         path, durable, storage = self._runs / run_id, self._setting.durable, self._storage
         temporary = f"{CREATING}{self._tokens.token}-{next(self._numbers)}"
-        now, nonce = self._setting.clock.now(), secrets.token_hex(NONCE_BYTES)
+        now, nonce = time_text(self._setting.clock.time_ns()), secrets.token_hex(NONCE_BYTES)
         begun = header.begin(run_id, opened=now, nonce=nonce, durability=self._setting.durability)
         runs_fd = open_runs(storage, self._runs, durable=durable)
         try:

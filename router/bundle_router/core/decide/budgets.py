@@ -96,12 +96,9 @@ def bounds_tree(limits: CallLimits) -> bool:
 
 def sum_totals(parts: Iterable[Totals]) -> Totals:
     """Return the sum of several runs' totals."""
-    total = Totals()
-    for spent in parts:
-        total = Totals(
-            total.calls + spent.calls, total.result_bytes + spent.result_bytes, total.elapsed_ms + spent.elapsed_ms
-        )
-    return total
+    runs = tuple(parts)
+    calls, size = sum(run.calls for run in runs), sum(run.result_bytes for run in runs)
+    return Totals(calls, size, sum(run.elapsed_ms for run in runs))
 
 
 HEAD: Final = 1_000

@@ -6,12 +6,12 @@ The rules are those of `decision_record`. `read_record` returns the value of any
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any, ClassVar, Final, get_type_hints
 
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome
 from bundle_router.core.models.artifacts import Artifact
+from bundle_router.core.models.canonical import flat_json
 from bundle_router.core.records.decision_record import DecisionRecord, Json
 from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass
@@ -21,8 +21,7 @@ _SHARED: Final = (
     "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
 )  # fmt: skip
 """The fields that the start and the end of a call have with one value."""
-_ALWAYS: Final = ("time", "monotonic_ns", *_SHARED[:-3])
-_shared_values, _line_values = attrgetter(*_SHARED), attrgetter(*_ALWAYS)
+_LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")
 _ENDING: Final = ("outcome", "code", "result")
 _EMPTY_AS_NULL: Final = ("arguments", "bundle", "via", "key", "branch", "writer", "arguments_digest", "cached_from")
 
@@ -47,7 +46,7 @@ class ShapedSize:
     flags: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        return {name: getattr(self, name) for name in self.__slots__} | {"flags": list(self.flags)}
+        return flat_json(self) | {"flags": list(self.flags)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ShapedSize:
@@ -69,12 +68,8 @@ class _CallLine:
     monotonic_ns: int = 0
     seq: int = -1
 
-    def _line(self) -> Json:
-        return {
-            "schema": CALL_SCHEMA, "type": self.type, "time": self.time, "monotonic_ns": self.monotonic_ns,
-            "run_id": self.run_id, "call_id": self.call_id, "decision_id": self.decision_id, "server": self.server,
-            "arguments": self.arguments,
-        }  # fmt: skip
+    def _line(self, *more: str) -> Json:
+        return {"schema": CALL_SCHEMA, "type": self.type, **flat_json(self, (*_LINE, *more))}
 
     @staticmethod
     def _line_from(record: Mapping[str, Any]) -> Json:
@@ -105,18 +100,14 @@ class _ToolCall(_CallLine):
         return f"{self.server}.{self.tool}" if self.tool else self.server
 
     def _call(self) -> Json:
-        record = {"schema": CALL_SCHEMA, "type": self.type, **dict(zip(_ALWAYS, _line_values(self), strict=True))}
-        if self.key:
-            record["key"] = self.key
-        if self.branch:
-            record["branch"] = self.branch
-        if self.attempt != 1:
-            record["attempt"] = self.attempt
+        record = self._line("tool", "bundle", "via")
+        if self.key or self.branch or self.attempt != 1:
+            record |= {name: value for name, value in flat_json(self, _SHARED[-3:]).items() if value not in ("", 1)}
         return record
 
     def shared(self) -> Json:
         """Return the fields that the start and the end of a call have with one value."""
-        return dict(zip(_SHARED, _shared_values(self), strict=True))
+        return flat_json(self, _SHARED)
 
     @classmethod
     def _call_from(cls, record: Mapping[str, Any]) -> Json:
@@ -181,7 +172,7 @@ class CallFinished(_ToolCall):
         """Return the record as JSON, without the chain's fields."""
         record = self._call()
         record |= {
-            "outcome": self.outcome, "code": self.code, "result": self.result, "elapsed_ms": self.elapsed_ms,
+            **flat_json(self, _ENDING), "elapsed_ms": self.elapsed_ms,
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
             "cached": self.cached_from != "", "cached_from": self.cached_from or None,
@@ -227,9 +218,7 @@ class RequestPassed(_CallLine):
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
         record = {
-            **self._line(),
-            "method": self.method,
-            **{name: getattr(self, name) for name in _ENDING},
+            **self._line("method", *_ENDING),
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "elapsed_ms": self.elapsed_ms,
         }

@@ -33,7 +33,7 @@ from bundle_router.core.models import (
     Step,
     StepPolicy,
 )
-from bundle_router.core.models.canonical import EncodedObject, EncodedRows, digest, encode, text_of
+from bundle_router.core.models.canonical import EncodedObject, EncodedRows, digest, encode, flat_json, text_of
 from bundle_router.core.models.evidence import Evidence
 from bundle_router.core.records.field_types import checked
 from bundle_router.dataclass import dataclass, field
@@ -50,6 +50,7 @@ _STEP_FIELDS: Final = (
     "max_tokens", "workspace",
 )  # fmt: skip
 _IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
+_LATER: Final = ("key", "branch", "parent_decision_id", "root", "fixed_list")
 _OUTCOME: Final = ("source", "degraded", "justification", "route")
 _ANSWERED: Final = ("source", "reason", "justification")
 _PENDING: Final = "it is still being asked for its tools"
@@ -105,7 +106,7 @@ class DecisionRecord:
             "schema": DECISION_SCHEMA,
             "type": self.type,
             "time": self.time,
-            **{name: getattr(decision, name) for name in _IDS},
+            **flat_json(decision, _IDS),
             "principal": self.step.principal,
             "step": self.encoded_step or step_json(self.step),
             "facts": encoded_facts(self.facts),
@@ -114,9 +115,7 @@ class DecisionRecord:
             "monotonic_ns": self.monotonic_ns,
             **outcome_json(decision),
         }
-        later: Json = {"key": self.key, "branch": self.branch, "parent_decision_id": self.parent_decision_id}
-        later |= {"root": self.root, "fixed_list": self.fixed_list}
-        return record | {name: text for name, text in later.items() if text}
+        return record | {name: value for name, value in flat_json(self, _LATER).items() if value}
 
     @classmethod
     @checked(_forms)
@@ -187,11 +186,6 @@ def input_digest(catalog_revision: str, step: Json, facts: Json, before: list[Js
 # --- flat values ---------------------------------------------------------------------------------------------------
 
 
-def _flat_json(value: Any) -> Json:
-    """Return a frozen dataclass (with slots) of plain values as JSON."""
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
 def _flat_from(kind: Callable[..., V], row: Mapping[str, Any]) -> V:
     """Return the dataclass of plain values of a row. Unknown fields are ignored."""
     names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]  # of a dataclass with slots
@@ -217,7 +211,7 @@ def _policy_from(row: Mapping[str, Any] | None) -> StepPolicy | None:
 def step_json(step: Step) -> Json:
     """Return the step as recorded: every field, labels as a list. The run's id and the principal are beside it."""
     return {
-        **{name: getattr(step, name) for name in _STEP_FIELDS},
+        **flat_json(step, _STEP_FIELDS),
         "policy": policy_json(step.policy),
         "labels": [{"name": name, "value": step.labels[name]} for name in sorted(step.labels)],
     }
@@ -242,7 +236,7 @@ def facts_json(facts: Facts) -> Json:
             | ({} if row.code == "pin_drift" else {"code": row.code, "why": row.why})
             for row in facts.drifted
         ],
-        "grants": [{**_flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
+        "grants": [{**flat_json(grant), "policy": policy_json(grant.policy)} for grant in facts.grants],
         "revisions": [{"name": name, "revision": revision} for name, revision in facts.revisions],
     }
 
@@ -281,7 +275,7 @@ def activation_json(activation: Activation) -> list[Json]:
                 "used": entry.used,
                 "inherited": entry.inherited,
                 "place": entry.place,
-                "tools": [_flat_json(tool) for tool in entry.tools],
+                "tools": [flat_json(tool) for tool in entry.tools],
             }
             for entry in activation.entries
         ]
@@ -315,7 +309,7 @@ def reply_json(reply: Reply | None) -> Json | None:
         "key": reply.key,
         "failure": reply.failure,
         "ids": list(answer.ids),
-        **{name: getattr(answer, name) for name in _ANSWERED},
+        **flat_json(answer, _ANSWERED),
         "dropped": [{"id": id_, "code": code} for id_, code in answer.dropped],
         **({"offered": list(answer.offered)} if answer.offered else {}),
     }
@@ -343,7 +337,7 @@ def search_json(search: SearchUse | None) -> Json | None:
     """Return what search found, without the ranking, which is in `candidates`."""
     if search is None:
         return None
-    value = {**_flat_json(search), "evidence": _flat_json(search.evidence)}
+    value = {**flat_json(search), "evidence": flat_json(search.evidence)}
     del value["ranked"]
     for later in ("recall", "withheld"):
         if not value[later]:
@@ -375,7 +369,7 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 
 def _row_json(row: Chosen | LeftOut) -> Json:
     """Return a row without the empty fields that came after the first layout."""
-    value = _flat_json(row)
+    value = flat_json(row)
     for later in ("mode", "tool"):
         if value.get(later, "") is None:
             del value[later]
@@ -390,14 +384,14 @@ def _rows_json(rows: tuple[Chosen | LeftOut, ...]) -> EncodedRows:
 def outcome_json(decision: Decision) -> Json:
     """Return the decided part of the record, which a replay has to reproduce byte for byte."""
     return {
-        **{name: getattr(decision, name) for name in _OUTCOME},
+        **flat_json(decision, _OUTCOME),
         "bundles": _rows_json(decision.bundles),
         "left_out": _rows_json(decision.left_out),
-        "candidates": [_flat_json(candidate) for candidate in decision.candidates],
+        "candidates": [flat_json(candidate) for candidate in decision.candidates],
         "search": search_json(decision.search),
-        "model": _flat_json(decision.model) if decision.model is not None else None,
+        "model": flat_json(decision.model) if decision.model is not None else None,
         "activation": _sets_json(decision),
-        "exposure": _flat_json(decision.exposure),
+        "exposure": flat_json(decision.exposure),
     }
 
 

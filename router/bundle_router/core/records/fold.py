@@ -85,8 +85,7 @@ class RunFold:
         """How many decisions the run has."""
         self.principals: frozenset[str] = frozenset()
         """The principals of the run's steps."""
-        self.run_spent = Totals()
-        """The totals of all calls of the run."""
+        self._run_calls, self._run_bytes, self._run_ms = 0, 0, 0.0
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
 
@@ -105,19 +104,17 @@ class RunFold:
 
     def take(self, record: Record, seq: int, spent: Totals | None = None) -> None:
         """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of it just now."""
-        match record:
-            case DecisionRecord():
-                branch = self._take_decision(DecisionLine.of(record))
-                branch.decided, branch.activation = record, record.decision.after
-            case CallStarted():
-                self._take_start(record, seq)
-            case CallFinished():
-                self._take_end(record, seq, spent)
-            case RequestPassed():
-                if _is_counted(record):
-                    self._count(record, spent, began=True)
-            case SubRunOpened():
-                self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
+        if isinstance(record, CallStarted):
+            self._take_start(record, seq)
+        elif isinstance(record, CallFinished):
+            self._take_end(record, seq, spent)
+        elif isinstance(record, DecisionRecord):
+            branch = self._take_decision(DecisionLine.of(record))
+            branch.decided, branch.activation = record, record.decision.after
+        elif isinstance(record, SubRunOpened):
+            self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
+        elif _is_counted(record):
+            self._count(record, spent, began=True)
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
@@ -168,7 +165,7 @@ class RunFold:
         address = self._addresses.get(decision_id)
         if address is not None:
             self._spent[address] = budgets.count_start(self._spent.get(address, _NOTHING))
-        self.run_spent = budgets.count_start(self.run_spent)
+        self._run_calls += 1
 
     def _count(self, record: CallFinished | RequestPassed, spent: Totals | None, *, began: bool) -> None:
         """Count the end of a call; `began`: count its start too, which has no record."""
@@ -177,7 +174,8 @@ class RunFold:
         address = self._addresses.get(record.decision_id)
         if address is not None:
             self._spent[address] = spent or _add_end(self._spent.get(address, _NOTHING), record)
-        self.run_spent = budgets.add_call(self.run_spent, record.original_bytes, record.elapsed_ms)
+        self._run_bytes += record.original_bytes
+        self._run_ms += record.elapsed_ms
 
     def spent_after(self, record: CallFinished | RequestPassed) -> Totals:
         """Return the totals of a call's step as they will be once its end is taken in."""
@@ -227,6 +225,11 @@ class RunFold:
         """Return the last steps of a branch, oldest first."""
         at = self._branches.get(branch)
         return tuple(at.recent) if at is not None else ()
+
+    @property
+    def run_spent(self) -> Totals:
+        """The totals of all calls of the run."""
+        return Totals(self._run_calls, self._run_bytes, self._run_ms)
 
     def spent(self, decision_id: str) -> Totals:
         """Return the totals of the calls at a decision's address."""

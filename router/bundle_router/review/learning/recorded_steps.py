@@ -15,6 +15,7 @@ from pydantic import Field
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.mapping import Address
 from bundle_router.core.models import Facts, Frozen, RecentStep, Step
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.models.spelling import Suggester
 from bundle_router.core.models.words import GAP_CODES
 from bundle_router.core.records.call_records import CallFinished, read_record
@@ -44,7 +45,7 @@ def label_of(
     needed: Sequence[str],
     not_needed: Sequence[str],
     by: str,
-    time: str,
+    time_ns: int,
 ) -> StepLabel:
     """Return a reviewer's label of a decision. Raises RequestError where it names no bundle, one as both, or one that
     the decision's config (`catalog`) does not have."""
@@ -57,7 +58,8 @@ def label_of(
             hint = Suggester().did_you_mean(id_, catalog.bundles) if catalog is not None else ""
             raise RequestError(f"the decision's config has no bundle {id_[:200]!r}", advice=hint)
     id_ = record.decision.decision_id
-    return StepLabel(decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=time)
+    at = time_text(time_ns)
+    return StepLabel(decision_id=id_, needed=tuple(needed), not_needed=tuple(not_needed), by=by[:200], time=at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,10 +67,9 @@ def shape(
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
     bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken apart, as nobody needs it any more.
     """
-    only = blocks[0] if len(blocks) == 1 else None
-    if isinstance(only, Text) and not only.uri and len(only.text) <= max_chars and _SHORT_PLAIN.fullmatch(only.text):
-        flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(only.text) else ()
-        return ShapedResult(only.text, (), len(only.text), len(only.text), flags=flags)
+    if (texts := _short_plain_texts(blocks)) and len(text := "\n".join(texts)) <= max_chars:
+        flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
+        return ShapedResult(text, (), len(text) - len(texts) + 1, len(text), flags=flags)
     kept_blocks = without_copies(blocks)
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
@@ -100,6 +99,12 @@ def shape(
         if references_to is not None:
             survey.release(references_to)
     return result
+
+
+def _short_plain_texts(blocks: Sequence[Block]) -> list[str]:
+    """Return the blocks' texts, if no step of shaping changes any of them; else nothing."""
+    texts = [block.text for block in blocks if isinstance(block, Text) and not block.uri]
+    return texts if len(texts) == len(blocks) and all(map(_SHORT_PLAIN.fullmatch, texts)) else []
 
 
 def _piece(block: Block, references: References, max_chars: int) -> _Piece:

@@ -1,4 +1,5 @@
-"""The chain over a run's append-only files: reads on, appends, and repairs torn ends. `log` says when.
+"""The open files of a run: `RunFolder`, its directory and lock, and `RunChain`, the chain over its append-only files,
+which reads on, appends, and repairs torn ends. `log` says when.
 
 1. Bytes after the last newline are a torn record, which was never acknowledged. Under the run's lock they are saved
    beside the file and then cut off. Without the lock they are left alone, because another process may be writing them.
@@ -11,25 +12,32 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import resource
+import time
 from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from bundle_router.adapters.run_log.directory import (
-    RunFolder,
+    LOCK,
     Storage,
     failed,
     from_os,
     identity,
     open_file,
+    open_run,
     translate_errors,
     write_all,
 )
+from bundle_router.adapters.text_files import holders
 from bundle_router.core.records.chain import (
     BadLine,
     Link,
@@ -43,9 +51,11 @@ from bundle_router.core.records.chain import (
     seal_text,
 )
 from bundle_router.dataclass import dataclass, field
-from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.errors import CorruptRun, RunBusy, StorageError
 
 _BLOCK: Final = 1024 * 1024
+_FIRST_PAUSE_S: Final = 0.00002
+_LONGEST_PAUSE_S: Final = 0.002
 _STRIDE: Final = 64
 """Records between two remembered offsets."""
 _READ: Final = os.O_NOFOLLOW | os.O_NONBLOCK  # nothing waits on what another put in a file's place
@@ -89,6 +99,193 @@ class Segment:
         return self.offsets[at - 1], self.offsets[at] if at < len(self.offsets) else self.size
 
 
+def name_processes(pids: tuple[int, ...]) -> str:
+    """Return a phrase that names the processes, with this process marked."""
+    words = ["this process (another Router of it)" if pid == os.getpid() else f"process {pid}" for pid in pids]
+    return " and ".join(words) or "another process"
+
+
+def try_lock(storage: Storage, fd: int, operation: int, until_s: float) -> bool:
+    """Take a file lock, trying until a time on the monotonic clock; return whether it was taken. Locks are held for
+    microseconds, so the first attempts follow each other quickly."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            storage.flock(fd, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        else:
+            return True
+
+
+class RunFolder:
+    """The directory of a run, as it was when the log was opened. If it was deleted, moved or replaced since, every use
+    is refused from then on. For one thread at a time.
+
+    The lock and the file of calls stay open between appends, as long as the run is among the last appended to. `lock`
+    takes their descriptors out of the shared cache, so that nobody else closes them meanwhile; `unlock` puts them back.
+    """
+
+    def __init__(self, storage: Storage, path: str, found: tuple[int, int]) -> None:
+        self.path = path
+        self._storage = storage
+        self._identity = found
+        self._refusal: tuple[str, str, str] | None = None
+        self._lock_path = f"{path}/{LOCK}"
+        self._lock_identity: tuple[int, int] | None = None
+        self._lock = -1
+        self._files: dict[str, int] = {}
+
+    @property
+    def is_usable(self) -> bool:
+        return self._refusal is None
+
+    def check_usable(self) -> None:
+        """Raise the StorageError with which the run was refused, if it was."""
+        if self._refusal is not None:
+            message, kind, advice = self._refusal
+            raise StorageError(message, kind=kind, advice=advice)
+
+    def refuse(self, error: StorageError) -> StorageError:
+        """Refuse every later use with this error, and return it."""
+        self._refusal = (error.message, error.kind, error.advice)
+        return error
+
+    def refuse_gone(self, name: str = "") -> StorageError:
+        """Refuse every later use, because the run or one of its files is gone; return the error."""
+        where = f"{self.path}/{name}".rstrip("/")
+        return self.refuse(failed("use", where, "deleted", "it was deleted, moved or replaced while the run was open"))
+
+    def busy_error(self, fd: int, doing: str) -> RunBusy:
+        """Return the error that names who holds the lock on a file."""
+        pids = holders(fd)
+        return RunBusy(
+            f"run {Path(self.path).name!r}: {name_processes(pids)} {doing}, and did not release it in time",
+            pid=pids[0] if pids else 0,
+            advice="if that process is suspended, resume or end it: the run loses nothing by either",
+        )
+
+    def is_same_folder(self) -> bool:
+        """Return whether the run's path still leads to the folder that the log opened."""
+        try:
+            return identity(self._storage.stat(self.path, follow_symlinks=False)) == self._identity
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Yield a descriptor of the run directory, which must be the one that the log opened."""
+        try:
+            fd = open_run(self._storage, self.path)
+        except FileNotFoundError:
+            raise self.refuse_gone() from None
+        except OSError as error:
+            raise from_os("open the run directory", self.path, error) from error
+        try:
+            with translate_errors("look at", self.path):
+                found = identity(self._storage.fstat(fd))
+            if found != self._identity:
+                raise self.refuse_gone()
+            yield fd
+        finally:
+            with suppress(OSError):
+                self._storage.close(fd)
+
+    # --- the lock ---------------------------------------------------------------------------------------------------
+
+    def open_lock(self, folder: int) -> None:
+        """Open the lock file, or create it for a run of an early version. From now on it must be this file."""
+        self._lock = open_file(self._storage, folder, LOCK, os.O_RDWR)
+        self._lock_identity = identity(self._storage.fstat(self._lock))
+
+    def lock(self, until_s: float) -> bool:
+        """Take the run's lock, until `unlock` or `let_go`. Return whether the run was closed."""
+        self._lock, self._files = _KEPT.pop(self, (self._lock, self._files))
+        try:
+            if self._lock < 0:
+                self._lock = self._storage.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not try_lock(self._storage, self._lock, fcntl.LOCK_EX, until_s):
+                raise self.busy_error(self._lock, "holds its lock")
+            found = self._storage.stat(self._lock_path, follow_symlinks=False)
+            if identity(found) != self._lock_identity:  # another lock file means another run
+                raise self.refuse_gone()
+        except BaseException as error:
+            self.let_go()
+            if isinstance(error, FileNotFoundError):
+                raise self.refuse_gone() from None
+            raise
+        return found.st_size > 0
+
+    def unlock(self) -> None:
+        """Release the lock but keep the descriptors; close the oldest of other runs."""
+        try:
+            self._storage.flock(self._lock, fcntl.LOCK_UN)
+        except OSError:
+            self.let_go()
+            return
+        _KEPT[self] = self._lock, self._files
+        self._lock, self._files = -1, {}
+        if len(_KEPT) > _KEPT_AT_MOST:
+            release_kept(but=_KEPT_AT_MOST)
+
+    def let_go(self) -> None:
+        """Close the kept descriptors, which releases the lock. Idempotent."""
+        lock, files = _KEPT.pop(self, (self._lock, self._files))
+        self._lock, self._files = -1, {}
+        self.close_all(lock, files)
+
+    def close_all(self, lock: int, files: Mapping[str, int]) -> None:
+        """Close descriptors that were opened for this run."""
+        for fd in (lock, *files.values()):
+            if fd >= 0:
+                with suppress(OSError):
+                    self._storage.close(fd)
+
+    def kept_file(self, name: str) -> int:
+        """Return a descriptor of a file for appending, kept open like the lock. Call it only while holding the lock."""
+        if name not in self._files:
+            with self.opened() as folder, translate_errors("open", f"{self.path}/{name}"):
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._files[name] = self._storage.open(name, flags, dir_fd=folder)
+        return self._files[name]
+
+    @contextmanager
+    def locked(self, until_s: float) -> Iterator[int]:
+        """Hold the run's lock for the block; yields the run directory's descriptor."""
+        with self.opened() as folder:
+            with translate_errors("lock", self.path):
+                self.lock(until_s)
+            try:
+                yield folder
+            finally:
+                self.unlock()
+
+    def mark(self, text: bytes) -> None:
+        """Write into the lock file whether the run is closed, for other processes. Only while the lock is held."""
+        with translate_errors("write", self._lock_path):
+            self._storage.ftruncate(self._lock, 0)
+            if text and self._storage.pwrite(self._lock, text, 0) != len(text):
+                raise OSError(errno.ENOSPC, "it was written in part")
+
+
+_KEPT: OrderedDict[RunFolder, tuple[int, dict[str, int]]] = OrderedDict()
+"""Unused descriptors of lock and files of the last used runs, the latest last. Taking a row out is one atomic step,
+after which the taker owns the descriptors."""
+_LIMIT: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_KEPT_AT_MOST: Final = 64 if _LIMIT < 0 else min(64, _LIMIT // 16)
+
+
+def release_kept(*, but: int = 0) -> None:
+    """Close the kept descriptors of all runs without an append in progress, or of all but the latest `but`."""
+    with suppress(KeyError):
+        while len(_KEPT) > but:
+            folder, kept = _KEPT.popitem(last=False)
+            folder.close_all(*kept)
+
+
 class RunChain:
     """One process's position in a run: it has read the records below `next_seq`, and the last one's hash is `head`.
     Reads on from there, and appends there."""
@@ -114,7 +311,7 @@ class RunChain:
                 raise self._folder.refuse_gone(segment.name) from None
             except OSError as error:
                 raise from_os("look at", path, error) from error
-            if found.st_size != segment.size or (found.st_dev, found.st_ino) != segment.identity:
+            if found.st_size != segment.size or identity(found) != segment.identity:
                 return True
         return False
 
@@ -204,15 +401,17 @@ class RunChain:
 
     def append(self, segment: Segment, fd: int, text: str) -> int:
         """Write the next record, and return its `seq`. Raises StorageError after cutting the file back."""
-        seq, where = self.next_seq, f"{self._folder.path}/{segment.name}"
+        seq = self.next_seq
         line, hash_ = seal_text(text, seq, self.head)
         try:
             written = self._storage.write(fd, line)
-            if written != len(line):
-                why = f"{max(written, 0)} of {len(line)} bytes were written"
-                raise self._undo(segment, fd, failed("write a record to", where, "short_write", why))
         except OSError as error:
-            raise self._undo(segment, fd, from_os("write a record to", where, error)) from error
+            trouble = from_os("write a record to", f"{self._folder.path}/{segment.name}", error)
+            raise self._undo(segment, fd, trouble) from error
+        if written != len(line):
+            why = f"{max(written, 0)} of {len(line)} bytes were written"
+            where = f"{self._folder.path}/{segment.name}"
+            raise self._undo(segment, fd, failed("write a record to", where, "short_write", why))
         segment.grow(seq, len(line))
         self.next_seq, self.head = seq + 1, hash_
         return seq
