@@ -47,7 +47,7 @@ def test_a_server_that_gave_no_list_is_offered_again_after_1_2_4_and_every_5_sec
     async def main() -> list[float]:
         waits = []
         for _ in range(6):
-            await servers.verify("s", EVERYONE, 1.0)
+            await servers.verify("s", EVERYONE)
             assert is_left_out()
             waits.append(0.0)
             while is_left_out():

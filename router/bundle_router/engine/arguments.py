@@ -241,18 +241,10 @@ def keyed_digest(nonce: str, arguments: Arguments) -> str:
     return hmac.new(nonce.encode("utf-8"), text, hashlib.sha256).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedArguments:
-    """What is wrong with a call's arguments, and the tool that they were checked for."""
-
-    tool: str
-    problems: Sequence[str] = ()
-
-
-async def check_arguments(ports: EnginePorts, target: CallTarget, arguments: Arguments) -> CheckedArguments:
-    """Check the arguments against the schema of the tool that a name means now. Holds no lock, since a large value
-    takes long. A call that is refused for another reason is not checked."""
+async def check_arguments(ports: EnginePorts, target: CallTarget, arguments: Arguments) -> Sequence[str]:
+    """Return what is wrong with the arguments for a call's target. Holds no lock, since a large value takes long. A
+    call that is refused for another reason is not checked."""
     if target.server is None or arguments.wrong is not None:
-        return CheckedArguments(target.tool)
+        return ()
     sessions, (server, _, short) = ports.sessions[target.server.transport], target.tool.partition(".")
-    return CheckedArguments(target.tool, await sessions.check_arguments(server, short, arguments.value))
+    return await sessions.check_arguments(server, short, arguments.value)

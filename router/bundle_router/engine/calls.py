@@ -20,13 +20,14 @@ A call passes through wrappers, each of which calls the next: `call_once` (its k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Outcome, Text
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.call_records import CallFinished, CallStarted
 from bundle_router.core.records.fold import KeyedCall
@@ -37,7 +38,6 @@ from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.pass_through import Client, narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.arguments import CheckedArguments
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, on_store
 from bundle_router.engine.results import (
@@ -96,7 +96,7 @@ async def call_once(
         _refuse_other(at.run, request, found)
         if call.finished is not None:
             return _recorded_result(at.run, call.finished, idempotent=is_idempotent(call.name))
-        if not await asyncio.to_thread(at.runs.store.is_alive, call.writer):
+        if not await asyncio.to_thread(at.run.runs.store.is_alive, call.writer):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
             ended = await at.run.under_lock(partial(_end_unknown, at, request.key, call))
@@ -147,7 +147,7 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
         started = CallStarted.from_json(run.log.record(call.started))
         record = CallFinished(
             **started.shared(),
-            time=ports.clock.now(),
+            time=time_text(ports.clock.time_ns()),
             monotonic_ns=ports.clock.monotonic_ns(),
             outcome="unknown",
             code="unknown",
@@ -162,10 +162,16 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
 
 
 def admit(
-    at: CallPorts, state: RunState, request: CallRequest, checked: CheckedArguments, tree: Totals | None, wait_s: float
+    at: CallPorts,
+    state: RunState,
+    request: CallRequest,
+    checked: CallTarget,
+    problems: Sequence[str],
+    tree: Totals | None,
+    wait_s: float,
 ) -> AdmittedCall | KeyTaken | Result | None:
-    """Resolve and judge a call, and record its start; or record its refusal and return that. `tree` is what the tree of
-    runs has spent, where that is bounded.
+    """Resolve and judge a call, and record its start; or record its refusal and return that. `problems` are what is
+    wrong with its arguments, which were checked for the target `checked`, and `tree` what the tree of runs has spent.
 
     None: the caller has to try again, since the run was routed meanwhile or the name means another tool now.
     """
@@ -177,12 +183,10 @@ def admit(
 
     def call(attempt: int, started: CallStarted | None = None, joined: Joined = ()) -> AdmittedCall:
         return AdmittedCall(
-            call_id=started.call_id if started is not None else "",
             tool=tool,
             bundle=target.bundle,
             request=request,
             state=state,
-            folder=state.folder or TOP,
             scope=Scope(run.id, state.decided.step.principal, _client_for(target, request.client)),
             started_ns=started_ns,
             joined=joined,
@@ -202,13 +206,13 @@ def admit(
             same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
             is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
             idempotent = may_repeat(state.catalog, tool)
-            if is_other or is_bound(known, idempotent=idempotent, is_alive=at.runs.store.is_alive):
+            if is_other or is_bound(known, idempotent=idempotent, is_alive=at.run.runs.store.is_alive):
                 if run.read_on():  # its end, maybe
                     continue
                 return KeyTaken(known, same_tool)
         attempt = known.attempt + 1 if known is not None else 1
         refusal = over_budget(run, state, tool, request.arguments.text, tree)
-        refusal = refusal or _refusal(state, target, request, checked)
+        refusal = refusal or _refusal(state, target, request, problems)
         if refusal is not None:
             if run.read_on():
                 continue
@@ -220,10 +224,10 @@ def admit(
         record = CallStarted(
             **call_fields(state, request, tool, target.bundle),
             call_id=run.next_id(),
-            time=ports.clock.now(),
+            time=time_text(ports.clock.time_ns()),
             monotonic_ns=ports.clock.monotonic_ns(),
             attempt=attempt,
-            writer=at.runs.store.writer if request.key else "",
+            writer=at.run.runs.store.writer if request.key else "",
             arguments_digest=request.digest,
         )
         if run.append_call(record, compare=True, wait_s=wait_s) is not None:
@@ -272,7 +276,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     never makes more calls than its budget, and both may be refused its last."""
 
     def end(wait_s: float) -> Result | None:
-        tree = at.runs.tree_spent(at.run)
+        tree = at.run.runs.tree_spent(at.run)
         others = replace(tree, calls=tree.calls - 1) if tree is not None else None
         over = budgets.over_total(call.state.catalog.settings.limits, Totals(), others)
         if over is None:
@@ -281,7 +285,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
             return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
 
     try:
-        refused = await on_store(end, blocks=at.runs.store.blocks)
+        refused = await on_store(end, blocks=at.run.runs.store.blocks)
     except BaseException:
         at.run.release()
         raise
@@ -297,7 +301,7 @@ def _client_for(target: CallTarget, client: Client | None) -> Client | None:
     return narrow_client(client, target.server)
 
 
-def _refusal(state: RunState, target: CallTarget, request: CallRequest, checked: CheckedArguments) -> Refusal | None:
+def _refusal(state: RunState, target: CallTarget, request: CallRequest, problems: Sequence[str]) -> Refusal | None:
     tool = target.tool
     if target.server is None:
         code, text = why_missing(state, tool, target.resolved)
@@ -305,10 +309,10 @@ def _refusal(state: RunState, target: CallTarget, request: CallRequest, checked:
     if request.arguments.wrong is not None:
         kind, sentence = request.arguments.wrong
         return "invalid_arguments", kind, f"The arguments of {tool!r} {sentence}"
-    if checked.problems:
+    if problems:
         card = state.catalog.cards.get(tool)
         schema = "" if card is None else "\nIt takes none." if takes_nothing(card) else f"\nIts schema: {card.schema}"
-        text = f"The arguments of {tool!r} do not fit: {'; '.join(checked.problems)}.{schema}"
+        text = f"The arguments of {tool!r} do not fit: {'; '.join(problems)}.{schema}"
         return "invalid_arguments", "invalid_arguments", text
     if state.folder is None:
         return "denied", "policy_denied", f"The step's folder {state.step.workspace!r} is not open to it any more."
@@ -372,7 +376,7 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
             arguments.value,
             timeout_s=entry.timeout_s or limits.call_timeout_s,
             scope=call.scope,
-            place=CallPlace(state.root, call.folder, arguments.files),
+            place=CallPlace(state.root, state.folder or TOP, arguments.files),
         )
         whole = raw.blocks if call.request.whole else None
         release = not whole and entry.transport != "local"
@@ -389,6 +393,6 @@ def _call_or_reuse(at: CallPorts, call: AdmittedCall) -> Awaitable[CallOutcome]:
         arguments=arguments.value if arguments.asked is None else arguments.asked,
         principal=call.scope.principal,
         run_id=at.run.id,
-        where=(state.root, call.folder) if not entry.traits.is_remote else (),
+        where=(state.root, state.folder or TOP) if not entry.traits.is_remote else (),
     )
     return results.get_or_call(catalog, reusable, call.call_id, work)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -50,7 +50,7 @@ from bundle_router.engine.open_runs import (
     recorded_decision,
 )
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable_name
-from bundle_router.engine.route import Flow, InThread, Messages, accept_step, drive, drive_from_thread, prepare, route
+from bundle_router.engine.route import Messages, OnLoop, OnThread, accept_step, prepare, route
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
@@ -59,6 +59,7 @@ from bundle_router.ports import Capabilities, RunStore, Selector
 if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest
 
+ON_LOOP: Final = OnLoop()
 TOGETHER: Final = 16
 """Holds on a run (a call under way has two) above which a new call waits some turns of the loop before it begins."""
 
@@ -81,8 +82,9 @@ class Engine:
         self._store = store
         self.runs = RunTable(catalog, store, ports.clock, ports.diagnostics, workspace)
         self._discovery = ServerDiscovery(catalog, servers)
-        self._servers = servers.sessions if servers is not None else None
-        self._watchers: tuple[Callable[[str], None], ...] = ()
+        self._servers = servers
+        self.watchers: Sequence[Callable[[str], None]] = ()
+        """Functions that are called with the id of each run that is routed from now on."""
         self._machine = MachineFacts(catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions)
         known = {tool for bundle in catalog.bundles.values() for tool in bundle.tools} | set(catalog.cards)
         self._surface = Surface(catalog, names_in(catalog, known), ports.tools)
@@ -111,35 +113,33 @@ class Engine:
         self, requested: Step, messages: Messages | None = None, *, selector: Selector | None = None
     ) -> Decision:
         """Route a step (see `Router.route`). `selector` replaces the engine's own."""
-        return await drive(self._route(requested, messages, selector))
+        return await self._route(ON_LOOP, requested, messages, selector)
 
     def route_from_thread(
         self, requested: Step, wait: Callable[[Coroutine[Any, Any, Any]], Any], messages: Messages | None = None
     ) -> Decision:
         """Do as `route` does, on the calling thread. `wait` runs a coroutine elsewhere and returns its result."""
-        return drive_from_thread(self._route(requested, messages), wait)
+        return OnThread.finish(self._route(OnThread(wait), requested, messages, None))
 
-    def _route(self, requested: Step, messages: Messages | None, selector: Selector | None = None) -> Flow[Decision]:
+    async def _route(
+        self, how: OnLoop | OnThread, requested: Step, messages: Messages | None, selector: Selector | None
+    ) -> Decision:
         started_ns = self.ports.clock.monotonic_ns()
         step = accept_step(self.catalog, self.ports.redactor, requested)
         run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
-            run = yield InThread(lambda: self.runs.hold(step.run_id, step), undo=OpenRun.release)
+            run = await how.in_thread(lambda: self.runs.hold(step.run_id, step), OpenRun.release)
         try:
-            prepared = partial(prepare, self.catalog, self.runs, run, step, self._machine.facts, messages, started_ns)
+            prepared = partial(prepare, self.catalog, run, step, self._machine, messages, started_ns)
             is_quick = run.parent_id is None or not self._store.blocks
-            request = prepared() if is_quick else (yield InThread(prepared))
+            request = prepared() if is_quick else await how.in_thread(prepared)
             ports = self.ports if selector is None else replace(self.ports, selector=selector)
-            decision = yield from route(ports, self.runs, run, request)
-            for watcher in self._watchers:
+            decision = await route(how, ports, run, request)
+            for watcher in tuple(self.watchers):
                 watcher(run.id)
             return decision
         finally:
             run.release()
-
-    def watch(self, watcher: Callable[[str], None]) -> None:
-        """Call the watcher with the id of each run that is routed from now on."""
-        self._watchers = (*self._watchers, watcher)
 
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
@@ -189,10 +189,9 @@ class Engine:
     def _kept_state(self, run: OpenRun, decision_id: str | None) -> RunState | None:
         """Return the state that the run's last call was judged by, if everything that it was made of is unchanged, as
         far as this process knows. What a sub-agent's state was made of is its ancestors' too: it is not kept."""
-        kept_id, state = run.kept_state
-        if state is None or kept_id != decision_id or state.decisions != run.fold.decisions:
+        kept_id, kept = run.kept_state
+        if kept is None or kept_id != decision_id or kept.decisions != run.fold.decisions:
             return None
-        kept: RunState = state
         return kept if self._machine.facts(kept.decided.step.principal) is kept.facts else None
 
     async def state_async(self, run_id: str, decision_id: str | None = None, *, reads_on: bool = True) -> RunState:
@@ -201,6 +200,11 @@ class Engine:
             return await asyncio.to_thread(partial(self.state, run_id, decision_id, reads_on=reads_on))
         return self.state(run_id, decision_id, reads_on=reads_on)
 
+    async def _discovered_state(self, run_id: str, decision_id: str | None) -> RunState:
+        """Return what `state` does, after asking the servers that show nothing before they are asked."""
+        await self._discovery.discover(await self.state_async(run_id, decision_id))
+        return await self.state_async(run_id, decision_id)
+
     # --- what is shown ---------------------------------------------------------------------------------------------
 
     async def tools(
@@ -208,9 +212,7 @@ class Engine:
     ) -> Toolset:
         """Return what `toolset` does, after asking the servers that show nothing before they are asked. `decides`:
         route a step without a key again when one of them stayed silent, so that the decision says so."""
-        state = await self.state_async(run_id, decision_id)
-        await self._discovery.discover(state)
-        state = await self.state_async(run_id, decision_id)
+        state = await self._discovered_state(run_id, decision_id)
         if decides and decision_id is None and not state.decided.key and self._discovery.has_lost_server(state):
             await self.route(state.step.model_copy(update={"branch": state.decided.branch}))
             state = await self.state_async(run_id)
@@ -271,10 +273,8 @@ class Engine:
             if name == EXECUTE and self.ports.programs is not None:
                 from bundle_router.engine.programs import bundles_in_code
 
-                state = await self.state_async(run.id, decision_id)
-                if bundles_in_code(state):
-                    await self._discovery.discover(state)
-                    return await self._execute(run, request, await self.state_async(run.id, decision_id))
+                if bundles_in_code(await self.state_async(run.id, decision_id)):
+                    return await self._execute(run, request, await self._discovered_state(run.id, decision_id))
             return await self._call(run, request, decision_id)
         finally:
             run.release()
@@ -289,13 +289,12 @@ class Engine:
             fields: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
             return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
 
-        at = CallPorts(self.ports, self.runs, run)
+        at = CallPorts(self.ports, run)
         return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
-        run = self.runs.hold_known(run_id)
-        if run is not None:
+        if (run := self.runs.hold_known(run_id)) is not None:
             return run
         return await in_thread(lambda: self.runs.hold(run_id, None), OpenRun.release)
 
@@ -303,7 +302,7 @@ class Engine:
         return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        at, state = CallPorts(self.ports, self.runs, run), await self._present_state(run, decision_id)
+        at, state = CallPorts(self.ports, run), await self._present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
@@ -346,12 +345,13 @@ class Engine:
         `state` may be older: it says for which tool the arguments are checked, and `admit` checks that the name
         still means that tool."""
         while True:
-            checked = await check_arguments(self.ports, state.target(request.name), request.arguments)
+            target = state.target(request.name)
+            problems = await check_arguments(self.ports, target, request.arguments)
             state = await self._present_state(at.run, decision_id)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self.runs.tree_spent(at.run)
-            found = await at.run.under_lock(partial(admit, at, state, request, checked, tree))
+            found = await at.run.under_lock(partial(admit, at, state, request, target, problems, tree))
             if isinstance(found, AdmittedCall) and tree is not None:
                 return await within_tree(at, found)
             if found is not None:
@@ -363,10 +363,9 @@ class Engine:
         """Return the answer of a meta-tool other than `call_tool`."""
         from bundle_router.engine.meta_calls import answer
 
-        await self._discovery.discover(await self.state_async(run.id, decision_id))
-        state = await self.state_async(run.id, decision_id)
+        state = await self._discovered_state(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
-        at = CallPorts(self.ports, self.runs, run)
+        at = CallPorts(self.ports, run)
         return await answer(at, state, request, partial(self.runs.artifact, run.id), self.runs.tree_spent(run))
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
@@ -375,7 +374,7 @@ class Engine:
 
         run = await self._hold_run(run_id)
         try:
-            at = CallPorts(self.ports, self.runs, run)
+            at = CallPorts(self.ports, run)
             return await refuse_missed(at, await self.state_async(run_id, decision_id), name)
         finally:
             run.release()
@@ -386,8 +385,7 @@ class Engine:
         """See `EndpointAccess.passes`."""
         from bundle_router.engine.relay import passed_through
 
-        await self._discovery.discover(await self.state_async(run_id, decision_id))
-        return passed_through(await self.state_async(run_id, decision_id)).features
+        return passed_through(await self._discovered_state(run_id, decision_id)).features
 
     @contextlib.asynccontextmanager
     async def relayed(
@@ -398,14 +396,14 @@ class Engine:
 
         run = await self._hold_run(run_id)
         try:
-            state = await self.state_async(run_id, decision_id)
-            await self._discovery.discover(state)
-            names = [server.name for server in passed_through(await self.state_async(run_id, decision_id)).servers]
+            state = await self._discovered_state(run_id, decision_id)
+            names = [server.name for server in passed_through(state).servers]
             if self._has_budget(run, state):
                 await self._discovery.verify_servers(state, names)  # they may be no more what was pinned
-            at = CallPorts(self.ports, self.runs, run)
+            at = CallPorts(self.ports, run)
             state = await self.state_async(run_id, decision_id)
-            yield RelayedRequest(at, self._servers, state, client, self.runs.tree_spent(run))
+            sessions = self._servers.sessions if self._servers is not None else None
+            yield RelayedRequest(at, sessions, state, client, self.runs.tree_spent(run))
         finally:
             run.release()
 
@@ -420,15 +418,6 @@ class Engine:
                 f"run {run_id!r} has no artifact {uri!r}", advice="use a digest that a result of this run names"
             ) from None
 
-    def artifact_with_type(self, run_id: str, uri: str) -> tuple[bytes, str]:
-        """See `EndpointAccess.artifact`. Blocks for as long as reading takes."""
-        data = self.artifact(run_id, uri)
-        return data, self.ports.describe(data).mime_type
-
-    def check_store(self) -> None:
-        """See `EndpointAccess.check_store`. Blocks."""
-        self._store.check()
-
     def media(
         self, run_id: str, uri: str, surface_form: SurfaceForm, decision_id: str | None = None, *, link: bool
     ) -> dict[str, Any]:
@@ -441,25 +430,23 @@ class Engine:
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def close_run(self, run_id: str) -> RunEnd:
-        """Close a run; do nothing where it is not open here. Raises UnknownRun."""
-        return self.runs.close(run_id)
-
     async def end_run(self, run_id: str) -> RunEnd:
         """Close a run, and end what servers opened for it."""
         try:
-            return self.close_run(run_id)
+            return self.runs.close(run_id)
         finally:
-            await self._discovery.close_run(run_id)
+            if self._servers is not None:
+                await self._servers.sessions.close_run(run_id)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
         """Withdraw the tools that these pins no longer hold, also from earlier decisions."""
-        self._discovery.narrow(pins)
+        if self._servers is not None:
+            self._servers.narrow(pins)
 
     @property
     def holds_sessions(self) -> bool:
         """Whether closing a run may have to end sessions too."""
-        return self._discovery.were_made
+        return self._servers is not None and self._servers.sessions.changes > 0
 
     async def close(self) -> None:
         """Close every run and end every session."""

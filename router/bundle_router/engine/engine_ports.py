@@ -22,7 +22,7 @@ from bundle_router.ports import (
 )
 
 if TYPE_CHECKING:
-    from bundle_router.engine.open_runs import OpenRun, RunTable
+    from bundle_router.engine.open_runs import OpenRun
 
 
 def no_patterns(pattern: str) -> Finder:
@@ -59,8 +59,7 @@ class EnginePorts:
 
 @dataclass(frozen=True, slots=True)
 class CallPorts:
-    """What every part of a call uses: the engine's ports, the table of runs, and the run."""
+    """What every part of a call uses: the engine's ports, and the run."""
 
     ports: EnginePorts
-    runs: RunTable
     run: OpenRun

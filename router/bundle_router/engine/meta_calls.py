@@ -18,7 +18,6 @@ from typing import Final
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import META_SERVER, Outcome, Text
 from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools.artifact_pages import (
     describe_media,
     literal,
@@ -118,7 +117,7 @@ async def answer(
     """Answer a call to a meta-tool, update the array, and record both. `tree`: what the tree of runs has spent."""
     ports, run, catalog = at.ports, at.run, state.catalog
     name, arguments = request.name, request.arguments
-    call = AdmittedCall("", f"{META_SERVER}.{name}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
+    call = AdmittedCall(f"{META_SERVER}.{name}", "", request, state, state.scope, ports.clock.monotonic_ns())
     if (over := await refuse_over_budget(at, call, tree)) is not None:
         return over
     wrong = arguments.wrong
@@ -170,7 +169,7 @@ def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: 
     """Record a tool that was asked for by name and can't be had, as a gap. The caller holds the run's lock."""
     ports, run = at.ports, at.run
     now_ns = ports.clock.monotonic_ns()
-    call = AdmittedCall("", missed.tool, "", request, state, TOP, state.scope, now_ns)
+    call = AdmittedCall(missed.tool, "", request, state, state.scope, now_ns)
     return refuse(ports, run, call, ("denied", missed.code, missed.text), wait_s)
 
 

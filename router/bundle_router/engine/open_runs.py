@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
@@ -28,6 +28,7 @@ from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Grant, Step
+from bundle_router.core.models.canonical import time_text
 from bundle_router.core.models.folders import TOP, folder_seen_from, is_beneath, relative_folder
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed, SubRunOpened
 from bundle_router.core.records.chain import Writer
@@ -35,6 +36,7 @@ from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass
+from bundle_router.engine.surface import RunState
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
 from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
 
@@ -48,7 +50,7 @@ CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _: None) -> T:
     """Do work in a thread. A thread can't be cancelled: if the waiting task is, `undo` receives the result."""
     lock = threading.Lock()
     done: list[T] = []
@@ -111,9 +113,9 @@ class OpenRun:
         self.closing = False
         self.ended = False
         self.others: tuple[Writer, ...] = ()
-        self.kept_state: tuple[str | None, Any] = (None, None)
+        self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
-        self._runs = runs
+        self.runs = runs
 
     @property
     def artifacts(self) -> ArtifactStore:
@@ -158,7 +160,7 @@ class OpenRun:
 
     async def under_lock(self, work: Callable[[float], T]) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
-        return await on_store(partial(self._under_lock, work), blocks=self._runs.store.blocks)
+        return await on_store(partial(self._under_lock, work), blocks=self.runs.store.blocks)
 
     def _under_lock(self, work: Callable[[float], T], wait_s: float) -> T:
         with self.lock:
@@ -170,7 +172,7 @@ class OpenRun:
             try:
                 await asyncio.to_thread(self.log.sync)
             except StorageError:
-                self._runs.discard(self)
+                self.runs.discard(self)
                 raise
 
     def knows(self, decision_id: str | None) -> bool:
@@ -221,7 +223,7 @@ class OpenRun:
             try:
                 self._end_if_idle()
             except RouterError as trouble:  # it must not take the place of what the last call came to
-                self._runs.say_not_ended(self, trouble)
+                self.runs.diagnostics.event("error", "run.end_not_written", run_id=self.id, error=trouble)
 
     def close(self) -> RunEnd:
         """Close the run, or, with steps or calls under way, once the last of them is recorded."""
@@ -302,7 +304,7 @@ class RunTable:
         self._catalog = catalog
         self._bounds_tree = budgets.bounds_tree(catalog.settings.limits)
         self._clock = clock
-        self._diagnostics = diagnostics
+        self.diagnostics = diagnostics
         self._runs: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
@@ -385,14 +387,11 @@ class RunTable:
         with run.lock:
             run.read_on()
         for torn in log.healed:
-            self._diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
+            self.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
         with self._lock:
             self._refuse_closed()
             self._runs[run_id] = run
         return run
-
-    def say_not_ended(self, run: OpenRun, trouble: RouterError) -> None:
-        self._diagnostics.event("error", "run.end_not_written", run_id=run.id, error=trouble)
 
     def keep_catalog(self, run: OpenRun) -> None:
         """Make sure that the catalog of a decision is stored with the run. The caller holds the run's lock."""
@@ -589,7 +588,7 @@ class RunTable:
         root = self._root_of(parent_id)
         if root is not None and run_id not in root.fold.sub_runs and root.hold():
             try:
-                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=self._clock.now())
+                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns()))
                 with root.lock:
                     root.append_call(record, compare=False, wait_s=5.0)
             finally:

@@ -24,7 +24,6 @@ from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.models import META_SERVER, MODES, Data, Text
 from bundle_router.core.models.canonical import digest
-from bundle_router.core.models.folders import TOP
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
@@ -69,7 +68,7 @@ async def execute(
 ) -> Result:
     """Run the program of a call to `execute`, and return what it printed. `tree` is what the tree of runs has spent."""
     ports, run, limits = at.ports, at.run, state.catalog.settings.limits
-    own = AdmittedCall("", f"{META_SERVER}.{EXECUTE}", "", request, state, TOP, state.scope, ports.clock.monotonic_ns())
+    own = AdmittedCall(f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, ports.clock.monotonic_ns())
     if (over := await refuse_over_budget(at, own, tree)) is not None:
         return over
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
@@ -88,7 +87,7 @@ async def execute(
         result = await call(named[name], arguments, key, kept[0].uri)
         if not result.ok:
             raise RuntimeError(result.text)
-        return value_of(result, partial(at.runs.artifact, run.id))
+        return value_of(result, partial(at.run.runs.artifact, run.id))
 
     program = Program(
         text=code,
@@ -127,7 +126,7 @@ async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: 
 
     def finished(wait_s: float) -> Result:
         outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
-        return finish_call(at.ports, at.run, replace(call, call_id=at.run.next_id()), outcome, wait_s=wait_s)
+        return finish_call(at.ports, at.run, call, outcome, wait_s=wait_s)
 
     result = await at.run.under_lock(finished)
     await at.run.wait_until_durable()

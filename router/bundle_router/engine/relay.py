@@ -26,7 +26,7 @@ from bundle_router.core.catalog import Feature, Server
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Text
 from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.canonical import encode
+from bundle_router.core.models.canonical import encode, time_text
 from bundle_router.core.records.call_records import RequestPassed
 from bundle_router.core.tools.shaping import ShapedResult, shape
 from bundle_router.core.tools.transport.blocks import blocks_of
@@ -307,7 +307,7 @@ class RelayedRequest:
                 server=request.server,
                 method=request.method,
                 arguments=request.arguments,
-                time=ports.clock.now(),
+                time=time_text(ports.clock.time_ns()),
                 monotonic_ns=ports.clock.monotonic_ns(),
                 outcome=answer.outcome,
                 code="input_required" if answer.wants_input else answer.code,

@@ -11,13 +11,14 @@ import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide.budgets import shorten_arguments
 from bundle_router.core.models import Activation, Block, Outcome
 from bundle_router.core.models.artifacts import Artifact
-from bundle_router.core.models.canonical import budget_left
+from bundle_router.core.models.canonical import budget_left, time_text
 from bundle_router.core.records.call_records import CallFinished, CallStarted, ShapedSize
 from bundle_router.core.tools.meta_tools.definitions import READERS
 from bundle_router.core.tools.reusable_results import may_repeat
@@ -31,6 +32,7 @@ from bundle_router.engine.open_runs import OpenRun
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.ports import Clock
 
 MAX_CODE: Final = 100
 Joined = tuple[tuple[str, str], ...]
@@ -124,18 +126,20 @@ class AdmittedCall:
     it has no id. `joined` is how the array changed when it began. `attempt` counts from 1 for a call with a key.
     `ready_ms` is the time that making its server ready took before."""
 
-    call_id: str
     tool: str
     bundle: str
     request: CallRequest
     state: RunState
-    folder: str
     scope: Scope
     started_ns: int
     joined: Joined = ()
     attempt: int = 1
     ready_ms: float = 0.0
     started: CallStarted | None = None
+
+    @property
+    def call_id(self) -> str:
+        return self.started.call_id if self.started is not None else ""
 
 
 def joined_after(state: RunState, activation: Activation, requested: Iterable[tuple[str, Iterable[str]]]) -> Joined:
@@ -201,32 +205,29 @@ def finish_call(
     made, so only the beginning of its arguments is kept. A call without an id gets this record's."""
     elapsed_ms = max(0.0, (ports.clock.monotonic_ns() - call.started_ns) / 1e6 - outcome.queued_ms)
 
-    def record_of(call_id: str) -> CallFinished:
-        ended = call if call.call_id else replace(call, call_id=call_id)
-        return _finished_record(ports, run, ended, outcome, elapsed_ms, refused=refused)
-
+    record_of = partial(_finished_record, ports.clock, run, call, outcome, elapsed_ms, refused)
     record = run.append_end(record_of, wait_s=wait_s)
     idempotent = record.outcome in MAY_HAVE_HAPPENED and may_repeat(call.state.catalog, call.tool)
     return result_of(record, outcome, idempotent=idempotent)
 
 
 def _finished_record(
-    ports: EnginePorts, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, *, refused: bool
+    clock: Clock, run: OpenRun, call: AdmittedCall, outcome: CallOutcome, elapsed_ms: float, refused: bool, place: str
 ) -> CallFinished:
-    """Return the record of a call's end, under the run's present state."""
+    """Return the record of a call's end, under the run's present state. `place` is the id of a call that has none."""
     shaped = outcome.shaped
     joined = (*call.joined, *outcome.joined, *_readers(run, call, shaped))
     if call.started is not None:
         fields = call.started.shared()
     else:
         fields = call_fields(call.state, call.request, call.tool, call.bundle)
-        fields |= {"call_id": call.call_id, "attempt": call.attempt}
+        fields |= {"call_id": place, "attempt": call.attempt}
     if refused:
         fields["arguments"] = shorten_arguments(fields["arguments"])
     return CallFinished(
         **fields,
-        time=ports.clock.now(),
-        monotonic_ns=ports.clock.monotonic_ns(),
+        time=time_text(clock.time_ns()),
+        monotonic_ns=clock.monotonic_ns(),
         outcome=outcome.outcome,
         code=recordable_name(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,

@@ -13,8 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,7 +23,7 @@ from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.replies import admit_reply
 from bundle_router.core.decide.step_policy import refuse_unknown
 from bundle_router.core.models import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
-from bundle_router.core.models.canonical import EncodedObject
+from bundle_router.core.models.canonical import EncodedObject, time_text
 from bundle_router.core.models.folders import TOP
 from bundle_router.core.records.decision_record import DecisionRecord, decided_inputs_digest, step_json
 from bundle_router.core.records.replayed import conclude
@@ -35,11 +34,11 @@ from bundle_router.engine.open_runs import (
     NOTHING_ACTIVE,
     PATIENT_S,
     OpenRun,
-    RunTable,
     in_thread,
     on_store,
     recorded_decision,
 )
+from bundle_router.engine.upstreams import MachineFacts
 from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
 from bundle_router.ports import Redactor
 
@@ -106,22 +105,17 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
 
 
 def prepare(
-    catalog: Catalog,
-    runs: RunTable,
-    run: OpenRun,
-    requested: Step,
-    facts_for: Callable[[str], Facts],
-    messages: Messages | None,
-    started_ns: int,
+    catalog: Catalog, run: OpenRun, requested: Step, machine: MachineFacts, messages: Messages | None, started_ns: int
 ) -> RouteRequest:
     """Return the step with everything that it is decided with."""
+    runs = run.runs
     runs.check_parent(run, requested)
     with run.lock:
         is_own = (
             bool(requested.parent_decision_id) and run.fold.branch_of(requested.parent_decision_id or "") is not None
         )
     limits = runs.limits(run.parent_id, None if is_own else requested.parent_decision_id)
-    facts = facts_for(requested.principal)
+    facts = machine.facts(requested.principal)
     changes: dict[str, Any] = {}
     if run.parent_id is not None:
         facts = replace(facts, grants=limits.grants)
@@ -145,98 +139,63 @@ def prepare(
     )
 
 
-# --- the flow -------------------------------------------------------------------------------------------------------
-# A generator: it yields work that blocks, or something to await, and receives its result. `drive` runs it on an event
-# loop, `drive_from_thread` on a thread without one, so it is written once.
+# --- the flow ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InThread:
-    """Work that blocks for an unknown time. `undo` receives its result when nobody waits for it any more."""
+class OnLoop:
+    """How a flow waits on an event loop."""
 
-    work: Callable[[], Any]
-    undo: Callable[[Any], None] | None = None
+    on_store, in_thread = staticmethod(on_store), staticmethod(in_thread)
 
-
-@dataclass(frozen=True, slots=True)
-class OnStore:
-    """Work on the store; `work` receives the seconds it may wait. It takes microseconds as a rule and is done in place;
-    in a thread where the store `blocks` or is busy."""
-
-    work: Callable[[float], Any]
-    blocks: bool
+    async def until(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await coroutine
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """Something to await on an event loop."""
+class OnThread:
+    """How a flow waits on a thread without an event loop: never, so that it ends at its first step (`finish`)."""
 
-    coroutine: Coroutine[Any, Any, Any]
+    def __init__(self, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        """`wait` runs a coroutine elsewhere and returns its result."""
+        self._wait = wait
 
+    async def on_store(self, work: Callable[[float], T], *, blocks: bool) -> T:
+        return work(PATIENT_S)
 
-Flow = Generator[InThread | OnStore | Awaited, Any, T]
+    async def in_thread(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
+        return work()
 
-
-async def drive(flow: Flow[T], do: Callable[[InThread | OnStore | Awaited], Awaitable[Any]] | None = None) -> T:
-    """Run a flow to its end on this event loop. `do` carries out what the flow yields."""
-    try:
-        wanted = next(flow)
-        while True:
-            try:
-                found = await (do or _carry_out)(wanted)
-            except BaseException as error:  # noqa: BLE001 - the flow it is thrown into decides
-                wanted = flow.throw(error)
-            else:
-                wanted = flow.send(found)
-    except StopIteration as end:
-        value: T = end.value
+    async def until(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        value: T = self._wait(coroutine)
         return value
-    finally:
-        flow.close()
+
+    @staticmethod
+    def finish(flow: Coroutine[Any, Any, T]) -> T:
+        """Run a flow to its end on this thread."""
+        try:
+            flow.send(None)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        raise AssertionError("a flow on a thread was suspended")
 
 
-async def _carry_out(work: InThread | OnStore | Awaited) -> Any:
-    if isinstance(work, OnStore):
-        return await on_store(work.work, blocks=work.blocks)
-    if isinstance(work, InThread):
-        if work.undo is not None:
-            return await in_thread(work.work, work.undo)
-        return await asyncio.to_thread(work.work)
-    return await work.coroutine
-
-
-def drive_from_thread(flow: Flow[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> T:
-    """Run a flow to its end on this thread. `wait` runs a coroutine elsewhere and returns its result."""
-
-    async def do(work: InThread | OnStore | Awaited) -> Any:
-        if isinstance(work, Awaited):
-            return wait(work.coroutine)
-        return work.work(PATIENT_S) if isinstance(work, OnStore) else work.work()
-
-    try:
-        drive(flow, do).send(None)
-    except StopIteration as end:  # it waits here, and not on a loop: it ends at its first step
-        value: T = end.value
-        return value
-    raise AssertionError("a flow on a thread was suspended")
-
-
-def route(ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest) -> Flow[Decision]:
+async def route(how: OnLoop | OnThread, ports: EnginePorts, run: OpenRun, request: RouteRequest) -> Decision:
     """Decide, record and return what a step may see."""
-    decided = yield OnStore(partial(_decide, ports, runs, run, request, None), runs.store.blocks)
+    blocks = run.runs.store.blocks
+    decided = await how.on_store(partial(_decide, ports, run, request, None), blocks=blocks)
     if isinstance(decided, Question):
         with run.lock:
             recent = run.fold.recent(request.step.branch)
-        reply = yield Awaited(ask(ports, decided, recent))
-        decided = yield OnStore(partial(_decide, ports, runs, run, request, reply), runs.store.blocks)
+        reply = await how.until(ask(ports, decided, recent))
+        decided = await how.on_store(partial(_decide, ports, run, request, reply), blocks=blocks)
+        assert isinstance(decided, Decision)  # noqa: S101 - there is a reply
     if run.durable:
         try:
-            yield InThread(run.log.sync)
+            await how.in_thread(run.log.sync)
         except StorageError:
-            runs.discard(run)
+            run.runs.discard(run)
             raise
-    decision: Decision = decided
-    return decision
+    return decided
 
 
 async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentStep]) -> Reply:
@@ -254,11 +213,11 @@ async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentSte
 
 
 def _decide(
-    ports: EnginePorts, runs: RunTable, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
+    ports: EnginePorts, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
 ) -> Decision | Question:
     """Decide and record; or, without a reply, return the question to ask first."""
     with run.lock:
-        runs.keep_catalog(run)
+        run.runs.keep_catalog(run)
         for _ in range(MOVED_AT_MOST):
             if request.step.key or not run.fold.has_branch(request.step.branch):
                 run.read_on()  # what is looked up has to be there; else what came is heard of when we append
@@ -386,7 +345,7 @@ def _record(
         step=step,
         facts=facts,
         reply=reply,
-        time=ports.clock.now(),
+        time=time_text(ports.clock.time_ns()),
         elapsed_us=(now_ns - request.started_ns) // 1000,
         monotonic_ns=now_ns,
         key=step.key,

@@ -101,7 +101,7 @@ class RunState:
         return self._exposed[0]
 
     def target(self, name: str) -> CallTarget:
-        """Return what a name means now. For a permitted tool it is kept with the state."""
+        """Return what a name means now. For a tool's own names it is kept with the state."""
         found = self._targets.get(name)
         if found is None:
             exposed, catalog = self.exposed(), self.catalog
@@ -111,7 +111,9 @@ class RunState:
                 return CallTarget(resolved, resolved.name, holder)
             bundle, server = exposed[resolved.name], catalog.servers[resolved.name.partition(".")[0]]
             waiting = self.surface.waiting(bundle, self.modes.get(bundle), resolved.name)
-            found = self._targets[name] = CallTarget(resolved, resolved.name, bundle, server, waiting)
+            found = CallTarget(resolved, resolved.name, bundle, server, waiting)
+            if name in exposed or name in self.surface.canonical:
+                self._targets[name] = found
         return found
 
     def refuse_stale(self) -> None:

@@ -253,18 +253,22 @@ class Servers:
             return False
         return self._inspected.get(key) == listing.listed_ns
 
-    async def verify(self, name: str, scope: Scope, timeout_s: float) -> None:
+    async def verify(self, name: str, scope: Scope) -> None:
         """Get a list that still holds before a call, so that `availability` is right about the server. A failure is in
         `availability`, never raised."""
         server = self._catalog.servers[name]
+        timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
         is_older = self._known_listing(name, scope) is None and self._sessions.known(name, scope=scope) is not None
         listing = await self._list(server, scope, timeout_s, fresh=is_older)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
                 break
             listing = await self._list(server, scope, timeout_s, fresh=True)
-        if listing is not None:
-            await self._inspect(server, listing, scope.principal)
+        if listing is not None and self._inspected.get(key := (name, scope.principal)) != listing.listed_ns:
+            if len(self._inspected) >= _MAX_PRINCIPALS:
+                self._inspected.clear()
+            self._inspected[key] = listing.listed_ns
+            await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
     async def discover(self, names: Iterable[str], scope: Scope, wait_s: float = DISCOVERY_S) -> None:
         """Ask servers that need no pins for their tools before tools are shown. Lists that are old are read again in
@@ -310,15 +314,6 @@ class Servers:
             if self._sessions.known(name, scope=scope) is not None or self._usable_cards(server, None).open:
                 yield server
 
-    async def close_run(self, run_id: str) -> None:
-        """End the run's sessions."""
-        await self._sessions.close_run(run_id)
-
-    @property
-    def were_contacted(self) -> bool:
-        """Whether there may be sessions to end."""
-        return self._sessions.changes > 0
-
     async def _list(self, server: Server, scope: Scope, timeout_s: float, *, fresh: bool) -> Listing | None:
         """Return the list; None where it did not come in time. It is then read on for the next caller."""
         key = (server.name, scope.principal)
@@ -337,15 +332,6 @@ class Servers:
         if self._failed.pop(key, None) is not None:
             self._marks += 1
         return listing
-
-    async def _inspect(self, server: Server, listing: Listing, principal: str) -> None:
-        """Log what the warning light says of a list's texts, once a list and before a call."""
-        key = (server.name, principal)
-        if self._inspected.get(key) != listing.listed_ns:
-            if len(self._inspected) >= _MAX_PRINCIPALS:
-                self._inspected.clear()
-            self._inspected[key] = listing.listed_ns
-            await asyncio.to_thread(self._inspect_texts, server, listing.admitted)
 
     def _inspect_texts(self, server: Server, admitted: Admitted) -> None:
         """Report each unreviewed tool whose text addresses the model, once. Takes milliseconds a tool and decides
@@ -439,7 +425,7 @@ class ServerDiscovery:
         todo = self._servers_of(self._servers, state, name)
         while todo:
             before, first = self._servers.availability(state.step.principal), min(todo)
-            await self._verify_pins(self._servers, first, state.scope)
+            await self._servers.verify(first, state.scope)
             verified.add(first)
             if self._servers.availability(state.step.principal) is not before:
                 state = state_now()
@@ -449,25 +435,7 @@ class ServerDiscovery:
     async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
         """Do as `verify` does, for all these servers at once."""
         if self._servers is not None:
-            await asyncio.gather(*(self._verify_pins(self._servers, name, state.scope) for name in names))
-
-    async def _verify_pins(self, servers: Servers, name: str, scope: Scope) -> None:
-        timeout_s = self._catalog.servers[name].timeout_s or self._catalog.settings.limits.call_timeout_s
-        await servers.verify(name, scope, timeout_s)
-
-    def narrow(self, pins: Mapping[str, Pins]) -> None:
-        """Withdraw the tools that these pins do not hold, or hold in another form."""
-        if self._servers is not None:
-            self._servers.narrow(pins)
-
-    async def close_run(self, run_id: str) -> None:
-        if self._servers is not None:
-            await self._servers.close_run(run_id)
-
-    @property
-    def were_made(self) -> bool:
-        """Whether there may be sessions to end."""
-        return self._servers is not None and self._servers.were_contacted
+            await asyncio.gather(*(self._servers.verify(name, state.scope) for name in names))
 
     def has_lost_server(self, state: RunState) -> bool:
         """Return whether a server with tools of the decision has become unusable since."""
@@ -589,7 +557,7 @@ class MachineFacts:
         if known is not None and now_ns < known[1] and (servers is None or servers.changes == known[0].changes):
             return known[2]
         now = self._known_availability(principal)
-        if self._capability_names and now_ns >= self._present[1]:
+        if now_ns >= self._present[1]:
             self._present = self._capabilities.present(self._capability_names)
         present, until_ns = self._present
         if known is not None and known[0].availability is now.availability and known[2].capabilities == present:
@@ -601,17 +569,13 @@ class MachineFacts:
             facts = Facts(present, unavailable=why, drifted=now.availability.drifted, pending=now.availability.pending)
         if len(self._facts) >= _MAX_PRINCIPALS:
             self._facts.clear()
-        self._facts[principal] = now, min(now.until_ns, until_ns) if self._capability_names else now.until_ns, facts
+        self._facts[principal] = now, min(now.until_ns, until_ns), facts
         return facts
 
-    def _unavailable_rows(self, present: frozenset[str]) -> tuple[tuple[str, str], ...]:
-        rows: list[tuple[str, str]] = []
-        for server in self._catalog.servers.values():
+    def _unavailable_rows(self, present: frozenset[str]) -> Iterator[tuple[str, str]]:
+        for server in (one for one in self._catalog.servers.values() if one.enabled):
             missing = [name for name in server.env_names if f"env:{name}" not in present]
-            if not server.enabled:
-                continue
             if server.transport not in self._transports:
-                rows.append((server.name, f"this version does not speak {server.transport}"))
+                yield server.name, f"this version does not speak {server.transport}"
             elif missing:
-                rows.append((server.name, f"its credential {missing[0]} is not set"))
-        return tuple(rows)
+                yield server.name, f"its credential {missing[0]} is not set"

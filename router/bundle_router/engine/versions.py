@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from bundle_router.core.tools.pins.reviewed import Pins
@@ -11,6 +12,7 @@ from bundle_router.engine.engine import Engine
 from bundle_router.errors import CorruptPins
 
 LOOK_S: Final = 1.0
+_NEVER: Final = 1 << 63
 GRACE_S: Final = 30.0
 """Seconds that a superseded engine stays: a request that was given it may not have opened its run yet."""
 Renew = Callable[[], tuple[Engine, Mapping[str, Pins]] | None]
@@ -34,7 +36,7 @@ class EngineVersions:
     """
 
     def __init__(self, engine: Engine, renew: Renew | None = None) -> None:
-        self._engines: tuple[Engine, ...] = (engine,)
+        self._engines: tuple[Engine, ...] = ()
         self._first: dict[Engine, Engine] = {engine: engine}
         """For each engine, the first engine over the same ports; it closes them."""
         self._kept_until_ns: dict[Engine, int] = {}
@@ -43,8 +45,14 @@ class EngineVersions:
         self._renew = renew
         self._next_look_ns = 0
         self._lock = threading.Lock()
-        self._watchers: tuple[Callable[[str], None], ...] = ()
-        engine.watch(self._notify_watchers)
+        self._watchers: list[Callable[[str], None]] = []
+        self._set_engines(engine)
+
+    def _set_engines(self, *engines: Engine) -> None:
+        self._engines, engines[0].watchers = engines, self._watchers
+        until_ns = self._next_look_ns if self._renew is not None else _NEVER
+        self.standing = engines[0], until_ns if len(engines) == 1 else 0
+        """The engine of every run, and until when that holds without another look; 0 while runs have several."""
 
     @property
     def newest(self) -> Engine:
@@ -78,6 +86,7 @@ class EngineVersions:
             if now < self._next_look_ns:
                 return
             self._next_look_ns = now + int(LOOK_S * 1e9)
+            self._set_engines(*self._engines)
             try:
                 renewed = self._renew()
             except CorruptPins as trouble:
@@ -102,10 +111,9 @@ class EngineVersions:
             self._add(engine, engine)
 
     def _add(self, engine: Engine, first: Engine) -> None:
-        engine.watch(self._notify_watchers)
         self._first[engine] = first
         self._kept_until_ns[self.newest] = self._clock.monotonic_ns() + int(GRACE_S * 1e9)
-        self._engines = (engine, *filter(self._is_needed, self._engines))
+        self._set_engines(engine, *filter(self._is_needed, self._engines))
 
     def _is_needed(self, older: Engine) -> bool:
         return older.runs.any_used or self._clock.monotonic_ns() < self._kept_until_ns[older]
@@ -118,7 +126,7 @@ class EngineVersions:
     async def retire(self) -> list[Engine]:
         """Close the engines of former configs that have no run left. Return the first engine of each config."""
         with self._lock:
-            self._engines = (self.newest, *filter(self._is_needed, self._engines[1:]))
+            self._set_engines(self.newest, *filter(self._is_needed, self._engines[1:]))
             used = {self._first[engine] for engine in self._engines}
             unused = [first for first in dict.fromkeys(self._first.values()) if first not in used]
             self._first = {engine: first for engine, first in self._first.items() if first in used}
@@ -129,16 +137,13 @@ class EngineVersions:
 
     def watch(self, watcher: Callable[[str], None]) -> Callable[[], None]:
         """See `Router.watch`."""
-        self._watchers = (*self._watchers, watcher)
+        self._watchers.append(watcher)
 
         def end() -> None:
-            self._watchers = tuple(other for other in self._watchers if other is not watcher)
+            with suppress(ValueError):
+                self._watchers.remove(watcher)
 
         return end
-
-    def _notify_watchers(self, run_id: str) -> None:
-        for watcher in self._watchers:
-            watcher(run_id)
 
     async def close(self) -> None:
         """Close every run of every engine, and the sessions they share."""

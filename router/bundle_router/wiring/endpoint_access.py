@@ -102,7 +102,8 @@ class EndpointAccess:
     async def artifact(self, run_id: str, sha256: str) -> tuple[bytes, str]:
         """Return an artifact's bytes, and their MIME type by their contents. Raises as `Router.artifact` does."""
         engine = self._engines.of(run_id)
-        return await asyncio.to_thread(engine.artifact_with_type, run_id, sha256)
+        data = await asyncio.to_thread(engine.artifact, run_id, sha256)
+        return data, engine.ports.describe(data).mime_type
 
     async def principal(self, run_id: str) -> str:
         """Return the principal of all the run's steps; empty where there is none, or several. Raises UnknownRun."""
@@ -115,7 +116,7 @@ class EndpointAccess:
 
     async def check_store(self) -> None:
         """Check that runs can be stored. Raises StorageError."""
-        await asyncio.to_thread(self._engines.newest.check_store)
+        await asyncio.to_thread(self._engines.newest.runs.store.check)
 
     async def passes(self, run_id: str, decision: str | None = None) -> frozenset[Feature]:
         """Return what the servers of the run's current decision pass on besides tools: what their entries name in

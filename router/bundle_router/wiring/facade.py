@@ -137,6 +137,13 @@ class Router:
             )
         return self._versions
 
+    def _engine_of(self, engines: EngineVersions, run_id: str, *, routes: bool = False) -> Engine:
+        """Return the engine of an open run (the newest where it is not open), or the one for its next step."""
+        engine, until_ns = engines.standing
+        if engine.ports.clock.monotonic_ns() < until_ns:
+            return engine
+        return engines.for_step(run_id) if routes else engines.of(run_id)
+
     @property
     def _on_loop(self) -> EngineVersions:
         """The engines, for coroutines. Raises WrongContext outside an asyncio loop (trio, curio)."""
@@ -204,12 +211,14 @@ class Router:
         contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then
         unchanged.
         """
-        return await self._on_loop.for_step(getattr(step, "run_id", "")).route(step, messages)
+        return await self._engine_of(self._on_loop, getattr(step, "run_id", ""), routes=True).route(step, messages)
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """Do as `route` does, without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engines.for_step(getattr(step, "run_id", "")).route_from_thread(step, self._portal.run, messages)
+        return self._engine_of(self._engines, getattr(step, "run_id", ""), routes=True).route_from_thread(
+            step, self._portal.run, messages
+        )
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides and writes
@@ -253,7 +262,7 @@ class Router:
         """
         expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
-        toolset = await self._on_loop.of(run_id).tools(run_id, form, decision, decides=True)
+        toolset = await self._engine_of(self._on_loop, run_id).tools(run_id, form, decision, decides=True)
         return None if if_changed is not None and toolset.digest == if_changed else toolset
 
     @overload
@@ -275,7 +284,7 @@ class Router:
         refuse_running_loop("tools_sync()", "await router.tools(...)")
         expect("if_changed", if_changed, (str, type(None)), "give the `digest` of the list that the agent has")
         form = surface_form(format, native=native)
-        engine = self._engines.of(run_id)
+        engine = self._engine_of(self._engines, run_id)
         if engine.needs_discovery(run_id):
             toolset = self._portal.run(engine.tools(run_id, form, decision, decides=True))
         else:
@@ -303,7 +312,9 @@ class Router:
 
         Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record could not be written).
         """
-        return await self._on_loop.of(run_id).call(run_id, name, arguments, decision, key=key, whole=whole)
+        return await self._engine_of(self._on_loop, run_id).call(
+            run_id, name, arguments, decision, key=key, whole=whole
+        )
 
     def call_sync(
         self,
@@ -322,7 +333,7 @@ class Router:
     async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
         """Record that a framework refused a name that the agent called and that is not in its list; reviewers see it as
         a gap. The result says why the tool is not there."""
-        return await self._on_loop.of(run_id).missed(run_id, name, decision)
+        return await self._engine_of(self._on_loop, run_id).missed(run_id, name, decision)
 
     def missed_sync(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
         """Do as `missed` does, for engines without an event loop."""
@@ -334,7 +345,7 @@ class Router:
 
         Raises UnknownRun, RequestError (neither the run nor an ancestor has it), CorruptRun (the bytes were changed).
         """
-        return self._engines.of(run_id).artifact(run_id, uri)
+        return self._engine_of(self._engines, run_id).artifact(run_id, uri)
 
     async def media(
         self,
@@ -351,7 +362,7 @@ class Router:
         decision that the artifact is asked for under (None: of any). Raises as `artifact` does, and RequestError for
         a decision that is not open.
         """
-        engine = self._on_loop.of(run_id)
+        engine = self._engine_of(self._on_loop, run_id)
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
 
     def media_sync(
@@ -365,7 +376,7 @@ class Router:
     ) -> dict[str, Any]:
         """Do as `media` does, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
-        return self._engines.of(run_id).media(run_id, uri, surface_form(format), decision, link=link)
+        return self._engine_of(self._engines, run_id).media(run_id, uri, surface_form(format), decision, link=link)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
@@ -377,7 +388,7 @@ class Router:
         for which there is no run.
         """
         try:
-            return await self._on_loop.of(run_id).end_run(run_id)
+            return await self._engine_of(self._on_loop, run_id).end_run(run_id)
         except UnknownRun:
             if missing_ok:
                 return RunEnd(ended=False)
@@ -386,9 +397,9 @@ class Router:
     def close_run_sync(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
         """Do as `close_run` does, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
-        engine = self._engines.of(run_id)
+        engine = self._engine_of(self._engines, run_id)
         try:
-            return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.close_run(run_id)
+            return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.runs.close(run_id)
         except UnknownRun:
             if missing_ok:
                 return RunEnd(ended=False)

@@ -252,7 +252,7 @@ class LocalSessions:
             return NEVER_BEGUN if abandoned else self._run(entry, arguments, context())
 
         async def run_here() -> RawResult:
-            async with self._turn():
+            async with self._turns.setdefault(loop, asyncio.Semaphore(self._limits.max_concurrent_calls)):
                 begun.append(time.monotonic())
                 return await self._run_here(entry, arguments, context())
 
@@ -290,7 +290,8 @@ class LocalSessions:
         try:
             result = await answer
             if not abandoned:
-                return _after_queue(result, begun[0] - called_at)
+                queued_ms = (begun[0] - called_at) * 1000
+                return RawResult(result.blocks, result.outcome, result.code, result.answer, queued_ms)
         finally:
             timer.cancel()
             abandoned.append(True)
@@ -321,11 +322,6 @@ class LocalSessions:
         except BaseException as defect:  # noqa: BLE001 - as above
             return self._crashed_result(entry, defect)
 
-    def _turn(self) -> asyncio.Semaphore:
-        """Return the semaphore that bounds the coroutine tools of the running loop."""
-        loop = asyncio.get_running_loop()
-        return self._turns.setdefault(loop, asyncio.Semaphore(self._limits.max_concurrent_calls))
-
     def _result(self, output: Any) -> RawResult:
         size = _size(output)
         if size > self._limits.max_result_bytes:
@@ -344,10 +340,6 @@ class LocalSessions:
     async def close(self) -> None:
         self._workers.close()
         self._checks.close()
-
-
-def _after_queue(result: RawResult, queued_s: float) -> RawResult:
-    return RawResult(result.blocks, result.outcome, result.code, result.answer, queued_s * 1000)
 
 
 def _by_name(tools: Sequence[LocalTool]) -> dict[str, LocalTool]:
