@@ -89,7 +89,7 @@ def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int
         return _not_json(wrong, sorted(str(name)[:MAX_NAME] for name in list(value)[:50]))
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
-    redacted = redactor.redact_value(value)
+    redacted = value if redactor.are_clean((text,)) else redactor.redact_value(value)
     return Arguments(value, text if redacted is value else write(redacted), raw=text)
 
 

@@ -346,9 +346,10 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
     """Make the call and store its artifacts. Record the end here where the call is cancelled, its result can't be
     stored, or the code has a defect."""
     try:
-        await store(at.run, call.request.arguments.blobs)
+        if given := call.request.arguments.blobs:
+            await store(at.run, given)
         outcome = await _call_or_reuse(at, call)
-        stored = await store(at.run, outcome.shaped.blobs)
+        stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
     except BaseException as ended:
         kind, code = ended_by(ended)
         nothing = CallOutcome(kind, code, ShapedResult.empty())

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -140,9 +139,12 @@ class OpenRun:
         appended first; their records are taken in. `spent` are the totals of the step's calls, with an end. The
         caller holds the lock."""
         only_at = self.log.next_seq if compare else None
-        line = record.to_json() | ({"spent": spent.to_json()} if spent is not None else {})
+        line = record.to_json()
+        if spent is not None:
+            line["spent"] = spent.to_json()
         appended = self.log.append("calls", line, only_at=only_at, wait_s=wait_s)
-        self.fold.take_all(appended.news)
+        if appended.news:
+            self.fold.take_all(appended.news)
         if appended.seq is not None:
             self.fold.take(record, appended.seq, None if appended.news else spent)
         return appended.seq
@@ -160,11 +162,12 @@ class OpenRun:
 
     async def under_lock(self, work: Callable[[float], T]) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
-        return await on_store(partial(self._under_lock, work), blocks=self.runs.store.blocks)
 
-    def _under_lock(self, work: Callable[[float], T], wait_s: float) -> T:
-        with self.lock:
-            return work(wait_s)
+        def locked(wait_s: float) -> T:
+            with self.lock:
+                return work(wait_s)
+
+        return await on_store(locked, blocks=self.runs.store.blocks)
 
     async def wait_until_durable(self) -> None:
         """Wait until the records survive power loss, where the config asks for that."""

@@ -297,6 +297,7 @@ class RelayedRequest:
     def _append(
         self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact], wait_s: float
     ) -> None:
+        """Append the record of a request. The caller holds the run's lock."""
         ports, run = self.at.ports, self.at.run
 
         def record_of(call_id: str) -> RequestPassed:

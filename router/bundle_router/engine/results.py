@@ -229,7 +229,7 @@ def _finished_record(
         time=time_text(clock.time_ns()),
         monotonic_ns=clock.monotonic_ns(),
         outcome=outcome.outcome,
-        code=recordable_name(outcome.code)[:MAX_CODE],
+        code=outcome.code and recordable_name(outcome.code)[:MAX_CODE],
         result=None if outcome.outcome == "cancelled" else shaped.text,
         artifacts=outcome.stored,
         shaped=ShapedSize(shaped.original_bytes, shaped.kept_bytes, shaped.rule, tuple(shaped.flags)),

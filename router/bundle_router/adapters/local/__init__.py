@@ -55,6 +55,8 @@ MAX_DESCRIPTION: Final = 8_000
 MANY_VALUES: Final = 2_000
 """Number of values in arguments from which they are checked in a thread."""
 
+_LEAVES: Final = frozenset((str, int, float, bool, type(None)))
+
 GRACE_S: Final = 2.0
 """Seconds past its deadline that a tool may take to notice it. Then its thread is abandoned and the call ends."""
 
@@ -171,6 +173,8 @@ def _schema_of(arguments: type[BaseModel]) -> JsonSchema:
 
 def _holds_many(value: object) -> bool:
     """Return whether it holds more than `MANY_VALUES` values. Counting stops there."""
+    if isinstance(value, dict) and _LEAVES.issuperset(map(type, value.values())):
+        return len(value) > MANY_VALUES
     waiting, count = [value], 0
     while waiting and count <= MANY_VALUES:
         item = waiting.pop()

@@ -239,34 +239,32 @@ class DiskRunLog:
         text = encode_clean(record, self._setting.redactor)
         until_s = time.monotonic() + wait_s
         try:
-            try:
-                return self._append(file, text, only_at, until_s)
-            except OSError as error:  # as `translate_errors`, but cheaper: every decision passes here
-                raise from_os("write to", self.path, error) from error
+            return self._append(file, text, only_at, until_s)
         except StorageError as error:
             if error.kind != "out_of_files" or not self._writing:
                 raise
         release_kept()
-        with SPARE.lend(), translate_errors("write to", self.path):  # a call that took the last descriptor can end
+        with SPARE.lend():  # a call that took the last descriptor can end
             return self._append(file, text, only_at, until_s)
 
     def _append(self, file: File, text: str, only_at: int | None, until_s: float) -> Appended:
-        if not self._writing:
-            self.begin_writing(until_s)
-        was_closed = self._folder.lock(until_s)
         try:
-            appended = self._append_locked(file, text, only_at, was_closed=was_closed)
-        except BaseException:
-            self._folder.let_go()
-            raise
-        self._folder.unlock()
+            if not self._writing:
+                self.begin_writing(until_s)
+            was_closed = self._folder.lock(until_s)
+            try:
+                appended = self._append_locked(file, text, only_at, was_closed)
+            except BaseException:
+                self._folder.let_go()
+                raise
+            self._folder.unlock()
+        except OSError as error:  # as `translate_errors`, but cheaper: every decision passes here
+            raise from_os("write to", self.path, error) from error
         return appended
 
-    def _append_locked(self, file: File, text: str, only_at: int | None, *, was_closed: bool) -> Appended:
-        news: tuple[Record, ...] = ()
-        if self._chain.has_unread():
-            news = self._take_in()
-        if only_at is not None and (news or only_at != self.next_seq):
+    def _append_locked(self, file: File, text: str, only_at: int | None, was_closed: bool) -> Appended:
+        news = self._take_in() if self._chain.has_unread() else ()
+        if only_at is not None and (news or only_at != self._chain.next_seq):
             return Appended(news, None)
         if was_closed or self._uncommitted:
             with self._folder.opened() as folder:
@@ -279,10 +277,10 @@ class DiskRunLog:
         segment = self._segments[file]
         if self._setting.durable:
             self._commits.sync_others(segment)
-        if self.next_seq == 0:
+        if self._chain.next_seq == 0:
             text = with_opening(text, self._opening_digest)  # so the chain covers it
         fd = segment.fd if segment.fd >= 0 else self._folder.kept_file(segment.name)
-        return Appended(news, self._chain.append(segment, fd, text), self.head)
+        return Appended(news, self._chain.append(segment, fd, text), self._chain.head)
 
     def _take_in(self) -> tuple[Record, ...]:
         """Return the records of other processes, and cut off a torn end. The caller holds the lock, so nobody is

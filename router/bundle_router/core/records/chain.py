@@ -19,7 +19,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, repeat
+from itertools import compress, filterfalse, repeat
 from operator import is_
 from typing import Any, Final, Literal, Protocol
 
@@ -46,7 +46,6 @@ OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
 _OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
 _OWN_IDS: Final = ("call_id", "decision_id")
-_OWN: Final = frozenset((*OWN_FIELDS, *_OWN_IDS))
 _PLACE: Final = re.compile(r"\.[0-9a-f]{8}\.\d+\Z")
 """The end of such an id. The rest is the run's id."""
 _COUNT: Final = re.compile(r'"(?:place|used)":\d+')
@@ -187,28 +186,27 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
 def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return a record's texts (unescaped: a quote that JSON escapes would have all of them checked one by one) and the
     JSON of its other values, without the router's own: what is left recurs, and what recurs is checked once."""
-    free, own = _layout(tuple(record))
+    free, own, ids = _layout(tuple(record))
     values = [*filter(None, map(record.__getitem__, free))]  # many are empty
     kinds = [*map(type, values)]
     texts = [*compress(values, map(is_, kinds, repeat(str)))]
-    encoded: list[str] = []
+    made, places = [*map(record.__getitem__, own)], [*map(record.__getitem__, ids)]
+    texts += filterfalse(_OWN_VALUE.fullmatch, map(str, made))
+    texts += [_PLACE.sub("", str(value)) for value in places]
+    encoded = [] if {str}.issuperset(map(type, made + places)) else [text_of(made), text_of(places)]
     if not _PLAIN.issuperset(kinds):
-        encoded = [text_of(value) for value, kind in zip(values, kinds, strict=True) if kind not in _PLAIN]
-    for name in own:
-        if type(value := record[name]) is not str:
-            encoded.append(text_of(value))
-        elif not _OWN_VALUE.fullmatch(value):
-            texts.append(_PLACE.sub("", value) if name in _OWN_IDS else value)
+        encoded += [text_of(value) for value, kind in zip(values, kinds, strict=True) if kind not in _PLAIN]
     if "activation" in record:
         encoded.append(_COUNT.sub("", text_of(record["activation"])))
     return texts, encoded
 
 
 @lru_cache(64)
-def _layout(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Return which fields of a record are looked at as they are, and which hold the router's own ids and digests."""
-    elsewhere = {*_OWN, *OWN_OBJECTS, "activation"}
-    return [name for name in names if name not in elsewhere], [name for name in names if name in _OWN]
+def _layout(names: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """Return which fields of a record are looked at as they are, and which hold the router's own values and ids."""
+    elsewhere = {*OWN_FIELDS, *_OWN_IDS, *OWN_OBJECTS, "activation"}
+    free = [name for name in names if name not in elsewhere]
+    return free, [name for name in names if name in OWN_FIELDS], [name for name in names if name in _OWN_IDS]
 
 
 def with_opening(text: str, opening: str) -> str:
