@@ -98,7 +98,7 @@ class Engine:
     def _surface_for(self, principal: str) -> Surface:
         """Return the surface for a principal: the router's own, or one with the tools of servers that need no pins and
         have answered."""
-        catalog = self._machine.availability(principal).catalog
+        catalog = self._machine.known_availability(principal).availability.catalog
         if catalog is self.catalog:
             return self._surface
         found = catalog.memo.get("surface")
@@ -228,7 +228,7 @@ class Engine:
         wanted = self._discovery.wanted_servers(state)
         away = dict(self.facts(state.step.principal).unavailable)
         await self._discovery.verify_servers(state, wanted - away.keys() if asks else ())
-        now = self._machine.availability(state.step.principal)
+        now = self._machine.known_availability(state.step.principal).availability
         away = dict(self.facts(state.step.principal).unavailable)
         cards = tuple(sorted((card.server, card.tool, card.sha256) for card in now.catalog.cards.values()))
         drifted = tuple(row for row in now.drifted if row.server in wanted)

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
@@ -169,11 +169,11 @@ class OpenRun:
 
         return await on_store(locked, blocks=self.runs.store.blocks)
 
-    async def wait_until_durable(self) -> None:
+    async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> None:
         """Wait until the records survive power loss, where the config asks for that."""
         if self.durable:
             try:
-                await asyncio.to_thread(self.log.sync)
+                await in_thread(self.log.sync)
             except StorageError:
                 self.runs.discard(self)
                 raise

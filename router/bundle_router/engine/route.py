@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide import activation as sticky_set
@@ -39,7 +39,7 @@ from bundle_router.engine.open_runs import (
     recorded_decision,
 )
 from bundle_router.engine.upstreams import MachineFacts
-from bundle_router.errors import KeyConflict, RequestError, StorageError, expect
+from bundle_router.errors import KeyConflict, RequestError, expect
 from bundle_router.ports import Redactor
 
 T = TypeVar("T")
@@ -165,8 +165,7 @@ class OnThread:
         return work()
 
     async def until(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        value: T = self._wait(coroutine)
-        return value
+        return cast("T", self._wait(coroutine))
 
     @staticmethod
     def finish(flow: Coroutine[Any, Any, T]) -> T:
@@ -174,8 +173,7 @@ class OnThread:
         try:
             flow.send(None)
         except StopIteration as end:
-            value: T = end.value
-            return value
+            return cast("T", end.value)
         raise AssertionError("a flow on a thread was suspended")
 
 
@@ -189,12 +187,7 @@ async def route(how: OnLoop | OnThread, ports: EnginePorts, run: OpenRun, reques
         reply = await how.until(ask(ports, decided, recent))
         decided = await how.on_store(partial(_decide, ports, run, request, reply), blocks=blocks)
         assert isinstance(decided, Decision)  # noqa: S101 - there is a reply
-    if run.durable:
-        try:
-            await how.in_thread(run.log.sync)
-        except StorageError:
-            run.runs.discard(run)
-            raise
+    await run.wait_until_durable(how.in_thread)
     return decided
 
 

@@ -544,11 +544,8 @@ class MachineFacts:
             )
         )
 
-    def availability(self, principal: str) -> Availability:
-        """Return what is known of the servers now. The same object while nothing changed."""
-        return self._known_availability(principal).availability
-
-    def _known_availability(self, principal: str) -> KnownAvailability:
+    def known_availability(self, principal: str) -> KnownAvailability:
+        """Return what is known of the servers now, and for how long it holds."""
         return self._servers.known_availability(principal) if self._servers is not None else self._everything
 
     def facts(self, principal: str = "") -> Facts:
@@ -556,7 +553,7 @@ class MachineFacts:
         known, servers, now_ns = self._facts.get(principal), self._servers, self._clock.monotonic_ns()
         if known is not None and now_ns < known[1] and (servers is None or servers.changes == known[0].changes):
             return known[2]
-        now = self._known_availability(principal)
+        now = self.known_availability(principal)
         if now_ns >= self._present[1]:
             self._present = self._capabilities.present(self._capability_names)
         present, until_ns = self._present

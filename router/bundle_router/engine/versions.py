@@ -66,10 +66,9 @@ class EngineVersions:
     def of(self, run_id: str) -> Engine:
         """Return the engine of an open run; the newest where the run is not open."""
         self._look_at_pins()
-        if len(self._engines) > 1:
-            for engine in self._engines[1:]:
-                if engine.runs.uses(run_id):
-                    return engine
+        for engine in self._engines[1:]:
+            if engine.runs.uses(run_id):
+                return engine
         return self._engines[0]
 
     def for_step(self, run_id: str) -> Engine:

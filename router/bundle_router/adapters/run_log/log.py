@@ -208,7 +208,7 @@ class DiskRunLog:
         """Return whether a closed run ends where `run.json` says; False if it was closed or reopened while we read.
         Raises CorruptRun."""
         header = read_header(self._storage, folder, self._path)
-        if header is None or not header.closed or header.head == Head(self.next_seq, self.head):
+        if header is None or not header.closed or header.head == Head(self.next_seq, self._chain.head):
             return True
         if header == self.header:
             raise CorruptRun(
@@ -376,7 +376,7 @@ class DiskRunLog:
         if self._has_end:
             return ()
         try:
-            return self._leave_run() if self._writing and self._folder.is_usable else ()
+            return self._leave_run() if self._writing and self._folder.refusal is None else ()
         except StorageError as error:
             if error.kind != "deleted":  # the end of a deleted run can't be written
                 raise
@@ -406,7 +406,7 @@ class DiskRunLog:
         with self._folder.locked(time.monotonic() + WAIT_S) as folder:
             self._take_in()
             self.sync()
-            end = Head(self.next_seq, self.head)
+            end = Head(self.next_seq, self._chain.head)
             self._put_header(folder, self._header_now(folder).end(time_text(self._setting.clock.time_ns()), end))
             self._folder.mark(CLOSED)
 

@@ -133,25 +133,21 @@ class RunFolder:
         self.path = path
         self._storage = storage
         self._identity = found
-        self._refusal: tuple[str, str, str] | None = None
+        self.refusal: tuple[str, str, str] | None = None
         self._lock_path = f"{path}/{LOCK}"
         self._lock_identity: tuple[int, int] | None = None
         self._lock = -1
         self._files: dict[str, int] = {}
 
-    @property
-    def is_usable(self) -> bool:
-        return self._refusal is None
-
     def check_usable(self) -> None:
         """Raise the StorageError with which the run was refused, if it was."""
-        if self._refusal is not None:
-            message, kind, advice = self._refusal
+        if self.refusal is not None:
+            message, kind, advice = self.refusal
             raise StorageError(message, kind=kind, advice=advice)
 
     def refuse(self, error: StorageError) -> StorageError:
         """Refuse every later use with this error, and return it."""
-        self._refusal = (error.message, error.kind, error.advice)
+        self.refusal = (error.message, error.kind, error.advice)
         return error
 
     def refuse_gone(self, name: str = "") -> StorageError:

@@ -123,12 +123,12 @@ def encode_object(value: Mapping[str, Any]) -> str:
     kinds = tuple(map(type, value.values()))
     if _ENCODED.isdisjoint(kinds):
         return encode(value)
-    parts: list[str] = []
-    for name, others in _layout(tuple(value), kinds):
-        if others:
-            parts.append(encode(dict(zip(others, map(value.__getitem__, others), strict=True)))[1:-1])
-        else:
-            parts.append(f"{encode_basestring_ascii(name)}:{value[name].text}")
+    parts = [
+        encode(dict(zip(others, map(value.__getitem__, others), strict=True)))[1:-1]
+        if others
+        else f"{encode_basestring_ascii(name)}:{value[name].text}"
+        for name, others in _layout(tuple(value), kinds)
+    ]
     return "{" + ",".join(parts) + "}"
 
 
