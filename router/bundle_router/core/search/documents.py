@@ -191,14 +191,12 @@ def tool_document(tool: ToolText, analyzer: Analyzer) -> Document:
 
 def bundle_document(bundle: BundleText, tools: Iterable[ToolText], analyzer: Analyzer) -> Document:
     own, weights = tuple(tools), BUNDLE_WEIGHTS
-    names = "\n".join(tool.name for tool in own)
-    descriptions = "\n".join(tool.description for tool in own)
     fields = (
         (bundle.id, weights.name),
         (bundle.description, weights.description),
         ("\n".join(bundle.examples), weights.examples),
-        (names, weights.tool_names),
-        (descriptions, weights.tool_descriptions),
+        ("\n".join(tool.name for tool in own), weights.tool_names),
+        ("\n".join(tool.description for tool in own), weights.tool_descriptions),
         (" ".join(name for tool in own for name in tool.parameters), weights.parameters),
         ("\n".join(tool.parameter_text for tool in own), weights.parameter_text),
     )

@@ -172,7 +172,6 @@ def replaces(after: Sequence[float], before: Sequence[float], labels: Sequence[L
     """Return whether one way of ranking replaces another (rule 6), from their qualities, and the gain for new ids."""
     witnesses = [Witness(frozenset(label.ids), label.run) for label in labels]
     folds = [_fold_of_ids(label) for label in labels]
-
     every = range(len(labels))
 
     def pays(rows: Sequence[int]) -> bool:

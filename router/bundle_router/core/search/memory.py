@@ -191,8 +191,7 @@ def bound_labels(labels: Sequence[Label]) -> list[Label]:
         seen.add(key)
         used.update(votes)
         kept.append(label)
-    kept.reverse()
-    return kept
+    return kept[::-1]
 
 
 def in_order(labels: Iterable[Label]) -> list[Label]:
@@ -205,19 +204,14 @@ def past_texts(labels: Sequence[Label]) -> list[PastText]:
     return [PastText(label.text, label.ids, label.run) for label in labels]
 
 
-def rarities(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return how rare each feature is among the labels."""
-    holders = Counter(name for row in counts for name in row)
-    return {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
-
-
 def make_examples(
     labels: Sequence[Label], analyzer: Analyzer, base: Callable[[Label], Mapping[str, float]]
 ) -> tuple[list[Example], dict[str, float]]:
     """Return the labels with their features, in a canonical order, and each feature's rarity."""
     ordered = in_order(labels)
     counts = [count_features(label.text, label.marks, analyzer) for label in ordered]
-    rare = rarities(counts)
+    holders = Counter(name for row in counts for name in row)
+    rare = {name: math.log1p(len(counts) / number) for name, number in sorted(holders.items())}
     examples = [
         Example(_unit({name: n * rare[name] for name, n in row.items()}), base(label), frozenset(label.ids), label.run)
         for label, row in zip(ordered, counts, strict=True)

@@ -24,12 +24,12 @@ Rules:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog, SearchSettings
-from bundle_router.core.models import Candidate, SearchUse, Step, Verdict
+from bundle_router.core.models import Candidate, SearchUse, Step
 from bundle_router.core.models.evidence import Evidence, Logistic
 from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.tools.exposure.placing import may_be_offered, offer_of
@@ -102,7 +102,7 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
         use = replace(use, withheld=withheld)
     why = _why_novel(evidence, settings, ranking)
     if why:
-        return Judgement(_with_verdict(use, "novel", why), (), None, shortlist)
+        return Judgement(replace(use, verdict="novel", why=why), (), None, shortlist)
     plausible = [catalog.bundles[row.id] for row in ranking.scored if row.score >= cut]
     first, calibration = plausible[0], _in_force(settings)
     probability = round(Logistic(calibration.bias, calibration.weights)(features_of(evidence)), 6)
@@ -112,7 +112,7 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     why = f"search: {first.id} is right with probability {probability:.2f}"
     if threshold is not None and probability >= threshold:
         return Judgement(
-            _with_verdict(use, "enough", f"{why}, {threshold:.2f} is needed"), (first.id,), None, also_offered
+            replace(use, verdict="enough", why=f"{why}, {threshold:.2f} is needed"), (first.id,), None, also_offered
         )
     why += f", {threshold:.2f} is needed" if threshold is not None else f", and {_NEVER}"
     refused = _no_union(catalog, step, plausible, settings)
@@ -121,11 +121,11 @@ def judge(catalog: Catalog, step: Step, ranking: Ranking) -> Judgement:
     if not refused:
         ids, tokens = tuple(bundle.id for bundle in plausible), _tokens(catalog, plausible)
         why += f"; all that is plausible only reads and costs {tokens:,} tokens: {', '.join(ids)}"
-        return Judgement(_with_verdict(use, "union", why), ids, None, also_offered)
+        return Judgement(replace(use, verdict="union", why=why), ids, None, also_offered)
     directly = (bundle for bundle in plausible if offer_of(catalog, bundle) == "direct")
     stand_in = next((bundle.id for bundle in directly if is_harmless(bundle)), None)
     why += f"; not shown on a guess, since {refused}" if is_harmless(first) and len(plausible) > 1 else ""
-    return Judgement(_with_verdict(use, "ambiguous", why), (), stand_in, shortlist)
+    return Judgement(replace(use, verdict="ambiguous", why=why), (), stand_in, shortlist)
 
 
 def is_harmless(bundle: Bundle) -> bool:
@@ -189,14 +189,9 @@ def _no_union(catalog: Catalog, step: Step, plausible: list[Bundle], settings: S
     return f"they cost {tokens:,} tokens, at most {budget:,} may be" if tokens > budget else ""
 
 
-def _tokens(catalog: Catalog, bundles: Iterable[Bundle]) -> int | None:
+def _tokens(catalog: Catalog, bundles: Sequence[Bundle]) -> int | None:
     """Return the tokens of the bundles' tools, each counted once; None if one of them is unknown."""
-    named = tuple(bundles)
-    tools = {tool for bundle in named for tool in bundle.tools}
-    if any(bundle.patterns for bundle in named) or not tools <= catalog.cards.keys():
+    tools = {tool for bundle in bundles for tool in bundle.tools}
+    if any(bundle.patterns for bundle in bundles) or not tools <= catalog.cards.keys():
         return None
     return sum(catalog.cards[tool].tokens for tool in tools)
-
-
-def _with_verdict(use: SearchUse, verdict: Verdict, why: str) -> SearchUse:
-    return replace(use, verdict=verdict, why=why)
