@@ -83,6 +83,22 @@ def test_the_evidence_says_what_meaning_found_and_whether_it_agrees(search: Sear
     assert by_id.get("weather", 0.0) < {row.id: row.score for row in against.scored}["weather"]
 
 
+def test_a_model_that_finds_all_texts_alike_counts_as_one_that_does_not() -> None:
+    tools = {f"t{at:02}": (math.cos(at), math.sin(at), 0.0) for at in range(20)}
+    alike = {id_: (x, y, 2.0) for id_, (x, y, _) in tools.items()}
+    wish, steady = (1.0, 0.0, 0.0), (1.0, 0.0, 2.0)
+
+    def near(rows: dict[str, tuple[float, float, float]], vector: tuple[float, ...]) -> list[tuple[str, float]]:
+        return [*DenseVectors("v", 3, {"tools": rows}).nearest("tools", vector, k=20)]
+
+    plain, found = near(tools, wish), dict(near(alike, steady))
+    assert min(cosine for _, cosine in near(alike, steady)) < 0.2, "not 0.6, which is what they all have in common"
+    assert [id_ for id_, _ in plain] == [*found][: len(plain)]
+    assert found["t00"] == 1.0
+    few = dict([*alike.items()][:15])
+    assert min(cosine for _, cosine in near(few, steady)) >= 0.6, "too few to tell"
+
+
 def test_only_what_may_rank_a_bundle_is_embedded() -> None:
     own = ToolText("a.read", "a", "read", "Read a file")
     stranger = ToolText("b.evil", "b", "evil", POISON, standing="unread")

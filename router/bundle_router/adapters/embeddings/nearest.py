@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MASKS: Final = 64
+FEW, ENOUGH, USUAL = 16, 512, 0.3
+"""Texts that are too few to tell a model's least cosine by, that suffice, and a least cosine that changes nothing."""
 DIGITS: Final = 6
 """Digits that cosines are rounded to: the last bits depend on the batch's size, and must not settle ties."""
 
@@ -25,6 +27,7 @@ class DenseVectors:
         self.revision = revision
         self.dimension = dimension
         self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
+        self._least = _least_cosine([matrix.rows for matrix in self._matrices.values()])
 
     def nearest(
         self, collection: Space, vector: Sequence[float], *, k: int, within: frozenset[str] | None = None
@@ -33,7 +36,8 @@ class DenseVectors:
         matrix = self._matrices.get(collection)
         if matrix is None or not matrix.ids or k <= 0 or (within is not None and not within):
             return ()
-        return matrix.nearest(vector, k, within)
+        near, least = matrix.nearest(vector, k, within), self._least
+        return [NearDocument(id_, round((c - least) / (1.0 - least), DIGITS)) for id_, c in near if c > least]
 
 
 @dataclass(eq=False)
@@ -46,8 +50,7 @@ class _Matrix:
         import numpy as np
 
         ids = sorted(by_id)
-        rows = np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
-        return cls(ids, _unit_rows(rows))
+        return cls(ids, _unit_rows(np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)))
 
     def nearest(self, vector: Sequence[float], k: int, within: frozenset[str] | None) -> Sequence[NearDocument]:
         import numpy as np
@@ -72,6 +75,17 @@ class _Matrix:
 
         ids = self.ids
         return lru_cache(_MASKS)(lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64))
+
+
+def _least_cosine(collections: Sequence[NDArray[np.float32]]) -> float:
+    """Return the cosine that counts as 0: that of the least alike texts (a hundredth of the pairs has less) for models
+    that find all texts alike, as E5 does, whose differences would drown in those of words. MiniLM's is at most 0.25."""
+    import numpy as np
+
+    rows = np.concatenate(collections) if collections else np.zeros((0, 1), np.float32)
+    rows = rows[:: 1 + len(rows) // ENOUGH]
+    least = np.quantile((rows @ rows.T)[np.triu_indices(len(rows), 1)], 0.01) if len(rows) >= FEW else 0.0
+    return round(float(least), DIGITS) if USUAL < least < 0.99 else 0.0
 
 
 def _unit_rows(rows: NDArray[np.float32]) -> NDArray[np.float32]:
