@@ -46,12 +46,20 @@ def _parameter(name: str, where: str, pattern: str = "", description: str = "") 
     return {"name": name, "in": where, "required": where == "path", **described, "schema": schema}
 
 
-_RUN: Final = _parameter("run_id", "path", RUN_ID.pattern)
-_SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}")
-_ONCE: Final = "Makes it happen once in its run: the same key again gives what is recorded."
+_RUN: Final = _parameter("run_id", "path", RUN_ID.pattern, "The id of the run.")
+_SHA: Final = _parameter("sha256", "path", "[0-9a-f]{64}", "The digest of the artifact.")
+_ONCE: Final = "The key that makes it happen once in its run: with the same key the recorded result is returned."
 _KEY: Final = _parameter("Idempotency-Key", "header", f"({KEY})", _ONCE)
+_FACET: Final = "Selects runs that have this somewhere. Empty: any."
+_MEANINGS: Final = {
+    "format": "The provider whose form is returned.", "native": "Whether the provider defers tools itself.",
+    "decision": "The id of an open decision. Absent: the newest of the default branch.",
+    "link": "Whether MCP clients get a link instead of the bytes.", "start": "The first record to return.",
+    "q": "Words in goals, arguments and artifacts.", "since": "An RFC 3339 time or date.",
+    "until": "An RFC 3339 time or date.", "page": "The number of the page, from 1.",
+}  # fmt: skip
 _ETAG: Final = _parameter(
-    "If-None-Match", "header", description="The ETag of the list the agent has: 304 while it is the same."
+    "If-None-Match", "header", description="The ETag of the list that the agent has; 304 if it is still the same."
 )
 
 
@@ -148,7 +156,7 @@ def _answer(name: str, description: str) -> Json:
 
 def _query(schemas: Json, name: str) -> list[Json]:
     return [
-        {"name": key, "in": "query", "required": False, "schema": schema}
+        {"name": key, "in": "query", "required": False, "schema": schema, "description": _MEANINGS.get(key, _FACET)}
         for key, schema in schemas[name]["properties"].items()
     ]
 
@@ -156,23 +164,22 @@ def _query(schemas: Json, name: str) -> list[Json]:
 def _paths(schemas: Json) -> Json:
     run, bytes_ = "/v1/runs/{run_id}", {"*/*": {"schema": {"type": "string", "format": "binary"}}}
     decision = _answer("Decision", "What the step may see. It is in the run's records.")
-    toolset = _answer("Toolset", "The definitions, and what the model is to be told besides.")
+    toolset = _answer("Toolset", "The definitions, and the guidance for the model.")
     toolset["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
-    toolset["304"] = {"description": "The agent has this list."}
-    result = _answer("Result", "What it came to, failures that the agent sees included.")
-    why, end = _answer("Result", "Why it is not there."), _answer("RunEnd", "What that came to.")
-    artifact = {"200": {"description": "The bytes, as they came.", "content": bytes_}}
+    toolset["304"] = {"description": "The agent has this list already."}
+    result = _answer("Result", "The result; also of a call whose failure the agent should see.")
+    why, end = _answer("Result", "Why the tool is not there."), _answer("RunEnd", "Whether the run ended.")
+    artifact = {"200": {"description": "The bytes.", "content": bytes_}}
     part = {"application/json": {"schema": {"type": "object"}}}
     media = {"200": {"description": "The part, in the provider's form.", "content": part}}
-    answers = {"200": {"description": "The facts, as the page beside it has them.", "content": part}}
-    told_of = [_RUN, *_query(schemas, "TimelineQuery")]
-    missed = "Record a name that a framework refused itself"
+    answers = {"200": {"description": "The same facts as on the page for people.", "content": part}}
+    missed, timeline = "Record a name that a framework refused itself", [_RUN, *_query(schemas, "TimelineQuery")]
     listed, shown = [_RUN, _ETAG, *_query(schemas, "ToolsQuery")], [_RUN, _SHA, *_query(schemas, "MediaQuery")]
     return {
         "/v1/route": {"post": _operation("route", "Decide what a step may see", [_KEY], decision, "RouteBody")},
         "/v1/bundles": {"get": _operation("bundles", "List the bundles of the config in force", [], answers)},
         "/v1/runs": {"get": _operation("runs", "List runs, the newest first", _query(schemas, "RunsQuery"), answers)},
-        run: {"get": _operation("run", "Tell what a run decided and called", told_of, answers)},
+        run: {"get": _operation("run", "Show the decisions and calls of a run", timeline, answers)},
         f"{run}/tools": {"get": _operation("tools", "List what a run shows", listed, toolset)},
         f"{run}/call": {"post": _operation("call", "Call a tool", [_RUN, _KEY], result, "CallBody")},
         f"{run}/missed": {"post": _operation("missed", missed, [_RUN], why, "MissedBody")},
