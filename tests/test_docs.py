@@ -147,6 +147,12 @@ def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_do
     assert not_promised
 
 
+def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
+    text = (ROOT / ".github" / "SECURITY.md").read_text("utf-8").partition("## What outside")[0]
+    named = set(re.findall(r"\b(?:B\d|[SF]-\d\d)\b", text))
+    assert named == {*(f"B{number}" for number in range(1, 7)), *(f"S-{number:02}" for number in range(1, 40)), "F-28"}
+
+
 def test_every_reason_and_code_is_listed_in_order() -> None:
     why, why_not = REFERENCE.split("**Why shown:**")[1].split("**Why not, in the order tested:**")
     assert tuple(re.findall(r"`(\w+)`", why)) == REASONS
