@@ -160,11 +160,12 @@ class _Onnx:
         if not self._inputs <= {"input_ids", "attention_mask", "token_type_ids"}:
             raise UnusableModel(f"{files.weights}: it wants {', '.join(sorted(self._inputs))}")
 
-    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Any:
+    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
         import numpy as np
 
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        return self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        last: NDArray[np.float32] = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        return last
 
 
 class _Bert:
@@ -182,7 +183,7 @@ class _Bert:
         if missing - self._tensors.keys():
             raise UnusableModel(f"{files.weights}: not BERT's tensors")
 
-    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Any:
+    def __call__(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
         import numpy as np
 
         w = self._tensors
@@ -196,7 +197,8 @@ class _Bert:
             state = self._normalise_layer(state + seen, f"{at}.attention.output.LayerNorm")
             wide = _gelu(self._dense(state, f"{at}.intermediate.dense"))
             state = self._normalise_layer(state + self._dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        return state
+        last: NDArray[np.float32] = state
+        return last
 
     def _attend(self, state: Any, hidden: Any, at: str) -> Any:
         import numpy as np
