@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, field, fields
-from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -26,7 +25,7 @@ else:
         """Return what `dataclasses.replace` does, at a third of the price for a class of this module."""
         if (names := getattr(type(value), "__given__", None)) is None:
             return dataclasses.replace(value, **changes)
-        return type(value)(**dict(zip(names, map(getattr, repeat(value), names), strict=True)) | changes)
+        return type(value)(**({name: getattr(value, name) for name in names} | changes))
 
     def dataclass(cls: type | None = None, /, **how: bool) -> Any:
         """Decorate a class as `dataclasses.dataclass` does; what is not `frozen` and `slots` is left to that."""

@@ -42,7 +42,7 @@ PLAIN: dict[str, Any] = {
     "spent": {"calls": 3, "result_bytes": 14, "elapsed_ms": 1.5, "repeats": 0},
 }
 """As most records of calls are: texts, numbers, and objects that the router made."""
-TEXTS = [PLAIN["arguments"], PLAIN["key"], PLAIN["result"], "r", "r"]  # of an id of ours, the run's id
+TEXTS = [PLAIN["arguments"], "r", PLAIN["key"], PLAIN["result"], "r"]  # of an id of ours, the run's id
 
 
 class Witness:
@@ -146,7 +146,7 @@ def test_of_an_activation_that_recurs_the_counts_are_not_looked_at() -> None:
     for used in (1, 2):
         witness = Witness()
         encode_clean({"activation": {"after": [{"id": "a", "used": used}]}, "facts": {"used": used}}, witness)
-        assert witness.shown == f'{{"used":{used}}}{{"after":[{{"id":"a",}}]}}'
+        assert witness.shown == f'{{"after":[{{"id":"a",}}]}}{{"used":{used}}}'
 
 
 def test_a_digest_of_ours_stays_where_something_beside_it_was_looked_at_twice_and_is_no_secret() -> None:

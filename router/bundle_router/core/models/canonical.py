@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import groupby, repeat
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Any, Final
 
@@ -87,7 +86,7 @@ decode: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).de
 def flat_json(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the fields of a frozen dataclass (with slots) of plain values as JSON, or those that are named."""
     names = names or value.__slots__
-    return dict(zip(names, map(getattr, repeat(value), names), strict=True))
+    return {name: getattr(value, name) for name in names}
 
 
 class EncodedObject(dict[str, Any]):
@@ -112,41 +111,39 @@ class EncodedRows(list[Any]):
 
 def text_of(value: Any) -> str:
     """Return what `encode` does, or the text of an encoded value."""
-    return value.text if type(value) in _ENCODED else encode(value)
-
-
-_ENCODED: Final = frozenset((EncodedObject, EncodedRows))
+    return value.text if isinstance(value, (EncodedObject, EncodedRows)) else encode(value)
 
 
 def encode_object(value: Mapping[str, Any]) -> str:
     """Return what `encode` does for an object; the text of encoded values in it is used unchanged."""
-    kinds = tuple(map(type, value.values()))
-    if _ENCODED.isdisjoint(kinds):
+    kinds = set(map(type, value.values()))
+    if EncodedObject not in kinds and EncodedRows not in kinds:
         return encode(value)
-    parts = [
-        encode(dict(zip(others, map(value.__getitem__, others), strict=True)))[1:-1]
-        if others
-        else f"{encode_basestring_ascii(name)}:{value[name].text}"
-        for name, others in _layout(tuple(value), kinds)
-    ]
+    parts: list[str] = []
+    others: dict[str, Any] = {}
+    for name in sorted(value):
+        item = value[name]
+        if type(item) is EncodedObject or type(item) is EncodedRows:
+            if others:
+                parts.append(encode(others)[1:-1])
+                others = {}
+            parts.append(f"{encode_basestring_ascii(name)}:{item.text}")
+        else:
+            others[name] = item
+    if others:
+        parts.append(encode(others)[1:-1])
     return "{" + ",".join(parts) + "}"
 
 
-@lru_cache(256)
-def _layout(names: tuple[str, ...], kinds: tuple[type, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the parts of an object's text: the name of an encoded value, or the names that are between two of them."""
-    encoded = {name for name, kind in zip(names, kinds, strict=True) if kind in _ENCODED}
-    parts: list[tuple[str, tuple[str, ...]]] = []
-    for is_encoded, group in groupby(sorted(names), encoded.__contains__):
-        part = tuple(group)
-        parts += [(name, ()) for name in part] if is_encoded else [("", part)]
-    return parts
+@lru_cache(2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
 def time_text(time_ns: int) -> str:
     """Return a time in nanoseconds since 1970 as RFC 3339 UTC with microseconds: `2026-11-21T08:02:00.123456Z`."""
     seconds, ns = divmod(time_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ns // 1_000:06d}Z"
+    return f"{_second(seconds)}.{ns // 1_000:06d}Z"
 
 
 def digest(data: str | bytes) -> str:

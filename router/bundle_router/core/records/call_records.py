@@ -21,7 +21,6 @@ _SHARED: Final = (
     "run_id", "call_id", "decision_id", "server", "arguments", "tool", "bundle", "via", "key", "branch", "attempt",
 )  # fmt: skip
 """The fields that the start and the end of a call have with one value."""
-_LINE: Final = ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments")
 _ENDING: Final = ("outcome", "code", "result")
 _EMPTY_AS_NULL: Final = ("arguments", "bundle", "via", "key", "branch", "writer", "arguments_digest", "cached_from")
 
@@ -68,8 +67,12 @@ class _CallLine:
     monotonic_ns: int = 0
     seq: int = -1
 
-    def _line(self, *more: str) -> Json:
-        return {"schema": CALL_SCHEMA, "type": self.type, **flat_json(self, (*_LINE, *more))}
+    def _line(self) -> Json:
+        return {
+            "schema": CALL_SCHEMA, "type": self.type, "time": self.time, "monotonic_ns": self.monotonic_ns,
+            "run_id": self.run_id, "call_id": self.call_id, "decision_id": self.decision_id, "server": self.server,
+            "arguments": self.arguments,
+        }  # fmt: skip
 
     @staticmethod
     def _line_from(record: Mapping[str, Any]) -> Json:
@@ -100,7 +103,7 @@ class _ToolCall(_CallLine):
         return f"{self.server}.{self.tool}" if self.tool else self.server
 
     def _call(self) -> Json:
-        record = self._line("tool", "bundle", "via")
+        record = {**self._line(), "tool": self.tool, "bundle": self.bundle, "via": self.via}
         if self.key or self.branch or self.attempt != 1:
             record |= {name: value for name, value in flat_json(self, _SHARED[-3:]).items() if value not in ("", 1)}
         return record
@@ -172,7 +175,7 @@ class CallFinished(_ToolCall):
         """Return the record as JSON, without the chain's fields."""
         record = self._call()
         record |= {
-            **flat_json(self, _ENDING), "elapsed_ms": self.elapsed_ms,
+            "outcome": self.outcome, "code": self.code, "result": self.result, "elapsed_ms": self.elapsed_ms,
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "joined": [{"bundle": bundle, "tool": tool} for bundle, tool in self.joined],
             "cached": self.cached_from != "", "cached_from": self.cached_from or None,
@@ -218,7 +221,8 @@ class RequestPassed(_CallLine):
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
         record = {
-            **self._line("method", *_ENDING),
+            **self._line(),
+            **flat_json(self, ("method", *_ENDING)),
             "artifacts": [artifact.to_json() for artifact in self.artifacts],
             "elapsed_ms": self.elapsed_ms,
         }

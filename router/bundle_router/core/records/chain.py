@@ -18,9 +18,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import compress, filterfalse, repeat
-from operator import is_
 from typing import Any, Final, Literal, Protocol
 
 from bundle_router.core.models.canonical import decode, digest, encode_object, text_of
@@ -40,12 +37,13 @@ _LINK: Final = re.compile(rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"
 _LINK_BYTES: Final = 192
 OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
-_PLAIN: Final = frozenset((str, int, float, bool))
+_NUMBERS: Final = frozenset((int, float, bool))
 OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
 """Objects of records that hold counts and the router's own words."""
 _OWN_VALUE: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """These hold no secret, and the redactor's automaton grows with every new digest that it sees."""
 _OWN_IDS: Final = ("call_id", "decision_id")
+_OWN: Final = frozenset((*OWN_FIELDS, *_OWN_IDS))
 _PLACE: Final = re.compile(r"\.[0-9a-f]{8}\.\d+\Z")
 """The end of such an id. The rest is the run's id."""
 _COUNT: Final = re.compile(r'"(?:place|used)":\d+')
@@ -186,27 +184,21 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
 def _texts_of(record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return a record's texts (unescaped: a quote that JSON escapes would have all of them checked one by one) and the
     JSON of its other values, without the router's own: what is left recurs, and what recurs is checked once."""
-    free, own, ids = _layout(tuple(record))
-    values = [*filter(None, map(record.__getitem__, free))]  # many are empty
-    kinds = [*map(type, values)]
-    texts = [*compress(values, map(is_, kinds, repeat(str)))]
-    made, places = [*map(record.__getitem__, own)], [*map(record.__getitem__, ids)]
-    texts += filterfalse(_OWN_VALUE.fullmatch, map(str, made))
-    texts += [_PLACE.sub("", str(value)) for value in places]
-    encoded = [] if {str}.issuperset(map(type, made + places)) else [text_of(made), text_of(places)]
-    if not _PLAIN.issuperset(kinds):
-        encoded += [text_of(value) for value, kind in zip(values, kinds, strict=True) if kind not in _PLAIN]
-    if "activation" in record:
-        encoded.append(_COUNT.sub("", text_of(record["activation"])))
+    texts: list[str] = []
+    encoded: list[str] = []
+    for name, value in record.items():
+        if not value:  # many are empty
+            continue
+        if type(value) is str:
+            if name not in _OWN:
+                texts.append(value)
+            elif name in _OWN_IDS:
+                texts.append(_PLACE.sub("", value))
+            elif not _OWN_VALUE.fullmatch(value):
+                texts.append(value)
+        elif type(value) not in _NUMBERS and name not in OWN_OBJECTS:
+            encoded.append(_COUNT.sub("", text_of(value)) if name == "activation" else text_of(value))
     return texts, encoded
-
-
-@lru_cache(64)
-def _layout(names: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
-    """Return which fields of a record are looked at as they are, and which hold the router's own values and ids."""
-    elsewhere = {*OWN_FIELDS, *_OWN_IDS, *OWN_OBJECTS, "activation"}
-    free = [name for name in names if name not in elsewhere]
-    return free, [name for name in names if name in OWN_FIELDS], [name for name in names if name in _OWN_IDS]
 
 
 def with_opening(text: str, opening: str) -> str:
