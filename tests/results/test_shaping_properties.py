@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from bundle_router.adapters.media import describe
 from bundle_router.core.models import Block, Data, Media, Text
 from bundle_router.core.tools.shaping import json_text, references, shape, visible
+from bundle_router.core.tools.shaping.shape import _SHORT_PLAIN
 from bundle_router.core.tools.shaping.visible import slices
 from bundle_router.core.tools.transport.blocks import blocks_of
 from hypothesis import HealthCheck, example, given
@@ -385,3 +387,10 @@ def test_a_value_is_called_plain_down_to_the_level_where_more_is_left_out(levels
     left_out = references.References(describe).value(value) is not value
     assert not (left_out and json_text.JsonSizes(value).is_plain)
     assert left_out == (levels > 100)
+
+
+def test_a_long_text_is_not_gone_over_to_learn_that_it_is_not_short() -> None:
+    """One regex over all of it would hold the interpreter, and with it every event loop."""
+    text, began = "some words of a log\n" * 2_000_000, time.thread_time()
+    assert _SHORT_PLAIN.fullmatch(text) is None
+    assert time.thread_time() - began < 0.05

@@ -26,8 +26,8 @@ _SHORT_JSON: Final = 12_000
 _APART: Final = 16
 """Maximum pieces that are cut one by one; more are cut as one text."""
 _RULES: Final = ("copies", "references", "escapes", "leading_items", "head_tail")
-_SHORT_PLAIN: Final = re.compile(rf"(?!.*(?:data|DATA):)[\t\n -~]{{1,{LONG - 1}}}", re.DOTALL)
-"""A text that no rule changes: it holds no payload and nothing invisible."""
+_SHORT_PLAIN: Final = re.compile(rf"(?!.{{{LONG}}})(?!.*(?:data|DATA):)[\t\n -~]+", re.DOTALL)
+"""A text that no rule changes: it holds no payload and nothing invisible. A long one is no further looked at."""
 
 
 @dataclass(frozen=True, slots=True)
