@@ -169,7 +169,7 @@ class OpenRun:
 
         return await on_store(locked, blocks=self.runs.store.blocks)
 
-    async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> None:
+    async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = in_thread) -> None:
         """Wait until the records survive power loss, where the config asks for that."""
         if self.durable:
             try:
