@@ -84,6 +84,20 @@ def test_every_page_is_readable_in_both_schemes_and_at_phone_width(
 
 
 @browsed
+def test_large_figures_of_the_overview_stay_in_their_cards(new_page: Any, address: str, browser: BrowserThread) -> None:
+    page = new_page()
+    page.goto(f"{address}/")
+    outside = page.evaluate(
+        """[...document.querySelectorAll("table.bars")].filter(table => {
+          for (const cell of table.querySelectorAll(".num")) cell.firstChild.textContent = "1,213,315 "
+          const card = table.closest(".card"), edge = card.getBoundingClientRect().right
+          return table.getBoundingClientRect().right > edge - parseFloat(getComputedStyle(card).paddingRight) + 1
+        }).map(table => table.closest(".card").querySelector("h2").textContent)"""
+    )
+    assert outside == []
+
+
+@browsed
 def test_the_keyboard_reaches_everything_and_the_focus_is_seen(
     new_page: Any, address: str, browser: BrowserThread
 ) -> None:
