@@ -325,6 +325,15 @@ def test_a_word_of_two_lists_has_the_sentence_that_is_meant(client: TestClient) 
     assert sentences.REASONS["search"] not in searched
 
 
+def test_a_call_whose_outcome_is_its_code_is_explained_once(tmp_path: Path) -> None:
+    with Router.open(CONFIG, runs=tmp_path) as router:
+        router.route_sync(Step(run_id="r", workflow="feature", role="planner", step="plan"))
+        assert router.call_sync("r", "repo.read_file", {"path": 1}).code == "invalid_arguments"
+    with contextlib.closing(open_reader(tmp_path, config=CONFIG)) as reader:
+        page = html.unescape(TestClient(pages(reader), base_url=BASE).get("/runs/r/1").text)
+    assert page.partition("<main")[2].count(f">{sentences.OUTCOMES['invalid_arguments']}<") == 1
+
+
 def test_the_last_day_of_a_range_is_part_of_it(client: TestClient, reader: RunReader) -> None:
     days = [run.began[:10] for run in reader.index.runs(RunQuery(limit=200)).runs]
     day = days[0]
