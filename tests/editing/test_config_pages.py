@@ -153,7 +153,7 @@ def test_what_an_edit_changes_stands_apart_from_what_earlier_edits_changed(site:
     text = site.text("router.toml") + "# a comment\n"
     page = site.post("/config/preview", {**site.form(file="router.toml"), "text": text}).text
     assert "None of them differs because of this edit." in page
-    assert "Differences without this edit (1)" in page
+    assert "Differences without this edit (1 cause)" in page
     text = site.text().replace('deny = ["bundle:docs.fetch"]', 'deny = ["bundle:docs.*"]')
     page = site.post("/config/preview", {**site.form(file="policy.toml"), "text": text}).text
     assert "because policy &#39;reviewers read&#39; changed" in page
