@@ -48,10 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     archive = archive_of(arguments)
     if arguments.local and not arguments.config:
-        raise RequestError(
-            "--local goes with --config",
-            advice="without it, each decision has its own catalog",
-        )
+        raise RequestError("--local goes with --config", advice="without it, each decision has its own catalog")
     other, places = (
         load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
     )

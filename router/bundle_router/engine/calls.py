@@ -276,9 +276,8 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     never makes more calls than its budget, and both may be refused its last."""
 
     def end(wait_s: float) -> Result | None:
-        tree = at.run.runs.tree_spent(at.run)
-        others = replace(tree, calls=tree.calls - 1) if tree is not None else None
-        over = budgets.over_total(call.state.catalog.settings.limits, Totals(), others)
+        spent = at.tree.spent(at.run)
+        over = budgets.over_total(call.state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1))
         if over is None:
             return None
         with at.run.lock:

@@ -4,7 +4,7 @@ Rules:
 1. Nothing here knows an adapter. `bundle_router.wiring` builds the ports and passes them in.
 2. Runs are independent: each has its own lock and log. Many threads and tasks may use many runs at once.
 3. The limits that a run's ancestors set are looked up for every step, listing and call
-   (`bundle_router.engine.open_runs`).
+   (`bundle_router.engine.run_tree`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog, Feature
+from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Decision, Facts, Step
 from bundle_router.core.models.folders import TOP, relative_folder
 from bundle_router.core.tools.artifact_handles import PREFIX
@@ -51,6 +52,7 @@ from bundle_router.engine.open_runs import (
 )
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, recordable_name
 from bundle_router.engine.route import Messages, OnLoop, OnThread, accept_step, prepare, route
+from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
@@ -80,7 +82,8 @@ class Engine:
         self.catalog = catalog
         self.ports = ports
         self._store = store
-        self.runs = RunTable(catalog, store, ports.clock, ports.diagnostics, workspace)
+        self.runs = RunTable(catalog, store, ports.diagnostics, workspace)
+        self._tree = RunTree(self.runs, catalog, ports.clock)
         self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers
         self.watchers: Sequence[Callable[[str], None]] = ()
@@ -128,9 +131,11 @@ class Engine:
         step = accept_step(self.catalog, self.ports.redactor, requested)
         run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
-            run = await how.in_thread(lambda: self.runs.hold(step.run_id, step), OpenRun.release)
+            run = await how.in_thread(
+                lambda: self.runs.hold(step.run_id, partial(self._tree.begin_run, step)), OpenRun.release
+            )
         try:
-            prepared = partial(prepare, self.catalog, run, step, self._machine, messages, started_ns)
+            prepared = partial(prepare, self.catalog, run, self._tree, step, self._machine, messages, started_ns)
             is_quick = run.parent_id is None or not self._store.blocks
             request = prepared() if is_quick else await how.in_thread(prepared)
             ports = self.ports if selector is None else replace(self.ports, selector=selector)
@@ -164,19 +169,22 @@ class Engine:
                 superseded, decided = decision_id, recorded_decision(run, decision_id)
             activation = run.fold.activation(branch) if reads_on else NOTHING_ACTIVE  # a call asks the fold itself
             decisions = run.fold.decisions
-        limits = self.runs.limits(run.parent_id, decided.parent_decision_id or None)
         principal = decided.step.principal
         facts = self._machine.facts(principal)
         named = decided.step.workspace
         folder = relative_folder(self.runs.workspace, named) if named is not None else TOP
+        if run.parent_id is not None:
+            limits = self._tree.limits(run.parent_id, decided.parent_decision_id or None)
+            facts = replace(facts, grants=limits.grants)
+            folder = folder if folder is not None and limits.permits_folder(folder) else None
         state = RunState(
             run_id=run_id,
             decided=decided,
             activation=activation,
             surface=self._surface_for(principal),
-            facts=replace(facts, grants=limits.grants) if limits.grants else facts,
+            facts=facts,
             root=self.runs.workspace,
-            folder=folder if folder is not None and limits.permits_folder(folder) else None,
+            folder=folder,
             principals=run.fold.principals,
             outdated=decided.decision.catalog_revision != self.catalog.revision,
             superseded=superseded,
@@ -289,25 +297,25 @@ class Engine:
             fields: dict[str, Any] = {"key": key, "via": via, "whole": True, "joins": False}
             return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
 
-        at = CallPorts(self.ports, run)
-        return await execute(at, self.ports.programs, state, request, call, self.runs.tree_spent(run))
+        at = CallPorts(self.ports, run, self._tree)
+        return await execute(at, self.ports.programs, state, request, call, self._tree_spent(run))
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
         if (run := self.runs.hold_known(run_id)) is not None:
             return run
-        return await in_thread(lambda: self.runs.hold(run_id, None), OpenRun.release)
+        return await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
         return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)
 
     async def _call(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
-        at, state = CallPorts(self.ports, run), await self._present_state(run, decision_id)
+        at, state = CallPorts(self.ports, run, self._tree), await self._present_state(run, decision_id)
         await self._verify(run, request, state, decision_id)
         recorded = await without_payloads(self.ports, request.arguments)
         if not may_hold_handles(recorded):
             return await self._call_once(at, request.with_arguments(recorded), state, decision_id)
-        artifact = partial(self.runs.artifact, run.id)
+        artifact = partial(self._tree.artifact, run.id)
         async with with_artifacts(self.ports, state, artifact, request.name, recorded) as filled:
             return await self._call_once(at, request.with_arguments(filled), state, decision_id)
 
@@ -331,10 +339,14 @@ class Engine:
 
         return await call_once(at, request, partial(may_repeat, state.catalog), make)
 
+    def _tree_spent(self, run: OpenRun) -> Totals | None:
+        """Return what the run's tree of runs has spent; None where no tree is bounded."""
+        return self._tree.spent(run) if self._tree.is_bounded else None
+
     def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
-        tree = self.runs.tree_spent(run)
+        tree = self._tree_spent(run)
         with run.lock:
             return over_budget(run, state, state.surface.canonical.get(name, name), text, tree) is None
 
@@ -350,7 +362,7 @@ class Engine:
             state = await self._present_state(at.run, decision_id)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
-            tree = self.runs.tree_spent(at.run)
+            tree = self._tree_spent(at.run)
             found = await at.run.under_lock(partial(admit, at, state, request, target, problems, tree))
             if isinstance(found, AdmittedCall) and tree is not None:
                 return await within_tree(at, found)
@@ -365,8 +377,8 @@ class Engine:
 
         state = await self._discovered_state(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
-        at = CallPorts(self.ports, run)
-        return await answer(at, state, request, partial(self.runs.artifact, run.id), self.runs.tree_spent(run))
+        at = CallPorts(self.ports, run, self._tree)
+        return await answer(at, state, request, self._tree_spent(run))
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
         """See `Router.missed`."""
@@ -374,7 +386,7 @@ class Engine:
 
         run = await self._hold_run(run_id)
         try:
-            at = CallPorts(self.ports, run)
+            at = CallPorts(self.ports, run, self._tree)
             return await refuse_missed(at, await self.state_async(run_id, decision_id), name)
         finally:
             run.release()
@@ -400,10 +412,10 @@ class Engine:
             names = [server.name for server in passed_through(state).servers]
             if self._has_budget(run, state):
                 await self._discovery.verify_servers(state, names)  # they may be no more what was pinned
-            at = CallPorts(self.ports, run)
+            at = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
-            yield RelayedRequest(at, sessions, state, client, self.runs.tree_spent(run))
+            yield RelayedRequest(at, sessions, state, client, self._tree_spent(run))
         finally:
             run.release()
 
@@ -412,7 +424,7 @@ class Engine:
         expect("an artifact's address", uri, str, "use the `uri` of one of `Result.artifacts`")
         sha256 = uri.removeprefix("artifact:").removeprefix("sha256:")
         try:
-            return self.runs.artifact(run_id, sha256)
+            return self._tree.artifact(run_id, sha256)
         except KeyError:
             raise UnknownArtifact(
                 f"run {run_id!r} has no artifact {uri!r}", advice="use a digest that a result of this run names"

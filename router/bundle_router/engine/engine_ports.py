@@ -10,19 +10,11 @@ from bundle_router.core.tools.meta_tools.artifact_pages import Finder
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass
 from bundle_router.engine.reuse import ResultReuse
-from bundle_router.ports import (
-    Clock,
-    Diagnostics,
-    Programs,
-    Redactor,
-    Scratch,
-    Selector,
-    Sessions,
-    ToolSearch,
-)
+from bundle_router.ports import Clock, Diagnostics, Programs, Redactor, Scratch, Selector, Sessions, ToolSearch
 
 if TYPE_CHECKING:
     from bundle_router.engine.open_runs import OpenRun
+    from bundle_router.engine.run_tree import RunTree
 
 
 def no_patterns(pattern: str) -> Finder:
@@ -59,7 +51,8 @@ class EnginePorts:
 
 @dataclass(frozen=True, slots=True)
 class CallPorts:
-    """What every part of a call uses: the engine's ports, and the run."""
+    """What every part of a call uses: the engine's ports, the run, and the trees of runs."""
 
     ports: EnginePorts
     run: OpenRun
+    tree: RunTree

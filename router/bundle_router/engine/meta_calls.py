@@ -111,9 +111,7 @@ class MetaQuestion:
         return replace(self.state.surface.visible_tools(self.state, joins=self.joins), described=self.signed_before)
 
 
-async def answer(
-    at: CallPorts, state: RunState, request: CallRequest, artifact: Callable[[str], bytes], tree: Totals | None
-) -> Result:
+async def answer(at: CallPorts, state: RunState, request: CallRequest, tree: Totals | None) -> Result:
     """Answer a call to a meta-tool, update the array, and record both. `tree`: what the tree of runs has spent."""
     ports, run, catalog = at.ports, at.run, state.catalog
     name, arguments = request.name, request.arguments
@@ -123,7 +121,7 @@ async def answer(
     wrong = arguments.wrong
     wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
     signed_before = run.signed_at(state.decided.decision.decision_id)
-    question = MetaQuestion(ports, state, artifact, request.joins, signed_before)
+    question = MetaQuestion(ports, state, partial(at.tree.artifact, run.id), request.joins, signed_before)
     found = await asyncio.to_thread(_answer, question, wanted)
     shaped = await shape_blocks(ports, catalog.settings.limits.max_result_chars, (Text(found.text),))
     stored = await store(run, shaped.blobs)

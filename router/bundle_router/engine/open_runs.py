@@ -1,4 +1,4 @@
-"""The runs that this process has open, and the limits that a run's ancestors set.
+"""The runs that this process has open.
 
 Rules:
 1. No process owns a run. This process knows a run by the fold of the records it has read. It reads on before it
@@ -6,11 +6,6 @@ Rules:
 2. A run's lock orders the work of this process on it. It is held for look-ups and one append, never across an await.
 3. A run that is closed while steps or calls are under way is released when the last of them is recorded. The process
    that releases it last writes its end.
-4. A run's parent is fixed when the run begins. The ancestors' limits are looked up for each use, and a step can't
-   escape them by leaving `parent_run_id` out. An ancestor that can't be looked up grants nothing.
-5. A sub-agent is limited by its parent's present decision, and by the decision that its step names, where it names one.
-6. A step's folder is recorded relative to the workspace of this router, and never leads out of it. An ancestor's
-   folder is relative to the workspace of the router that routed the ancestor.
 """
 
 from __future__ import annotations
@@ -18,18 +13,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bundle_router import __version__
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
-from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.models import Activation, Grant, Step
-from bundle_router.core.models.canonical import time_text
-from bundle_router.core.models.folders import TOP, folder_seen_from, is_beneath, relative_folder
-from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed, SubRunOpened
+from bundle_router.core.models import Activation
+from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed
 from bundle_router.core.records.chain import Writer
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.fold import RunFold
@@ -37,7 +26,7 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass
 from bundle_router.engine.surface import RunState
 from bundle_router.errors import RequestError, RouterError, RunBusy, StorageError, UnknownRun, expect
-from bundle_router.ports import ArtifactStore, Clock, Diagnostics, RunLog, RunStore
+from bundle_router.ports import ArtifactStore, Diagnostics, RunLog, RunStore
 
 MOVED_AT_MOST: Final = 50
 """Times that an append is decided again because other processes wrote first, before it is given up."""
@@ -249,36 +238,6 @@ class OpenRun:
             self.others = self.log.close()
 
 
-NOTHING_ACTIVE: Final = Activation()
-
-
-@dataclass(frozen=True, slots=True)
-class AncestorLimits:
-    """The limits that a run's ancestors set: their `grants`, nearest first; their `folders`, relative to the workspace;
-    and the parent's `activation`. Empty for a run without a parent."""
-
-    grants: tuple[Grant, ...] = ()
-    folders: tuple[str, ...] = ()
-    activation: Activation = NOTHING_ACTIVE
-
-    def permits_folder(self, folder: str) -> bool:
-        """Return whether every ancestor may work in the folder."""
-        return all(is_beneath(folder, limit) for limit in self.folders)
-
-    def innermost_folder(self) -> str:
-        """Return the folder of a step that names none. Raises RequestError where the ancestors share no folder."""
-        inner = max(self.folders, key=len, default=TOP)
-        if self.permits_folder(inner):
-            return inner
-        raise RequestError(
-            f"no folder is open to this sub-agent: its ancestors are confined to {', '.join(map(repr, self.folders))}",
-            advice="route the parent's step in a folder inside its own parent's",
-        )
-
-
-NO_LIMITS: Final = AncestorLimits()
-
-
 def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
     """Read a decision that the run has, or had, again. The caller holds the lock."""
     number = decision_id.rpartition(".")[2]
@@ -289,8 +248,7 @@ def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
     return DecisionRecord.from_json(record)
 
 
-MAX_ANCESTORS: Final = 16
-"""How deep sub-agents may nest. A deeper nesting is taken for a loop."""
+NOTHING_ACTIVE: Final = Activation()
 FIRST_STEP: Final = "route its first step: Router.route(), POST /v1/route or `bundle-router route --run`"
 _STRIPES: Final = 64
 """Locks that runs share, by hash, while they are opened: enough that two runs rarely meet, few enough to keep."""
@@ -299,14 +257,10 @@ _STRIPES: Final = 64
 class RunTable:
     """The open runs of this process, over one catalog and one store. Safe for many threads."""
 
-    def __init__(
-        self, catalog: Catalog, store: RunStore, clock: Clock, diagnostics: Diagnostics, workspace: str
-    ) -> None:
+    def __init__(self, catalog: Catalog, store: RunStore, diagnostics: Diagnostics, workspace: str) -> None:
         self.store = store
         self.workspace = workspace
         self._catalog = catalog
-        self._bounds_tree = budgets.bounds_tree(catalog.settings.limits)
-        self._clock = clock
         self.diagnostics = diagnostics
         self._runs: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
@@ -324,13 +278,15 @@ class RunTable:
         run = self._runs.get(run_id)
         return run if run is not None and run.hold() else None
 
-    def hold(self, run_id: str, step: Step | None) -> OpenRun:
-        """Open and hold a run; begin it for the step where it does not exist. Blocks.
+    def hold(self, run_id: str, begin: Callable[[], OpenRun] | None = None) -> OpenRun:
+        """Open and hold a run; where it does not exist, begin it with `begin`. Blocks.
 
-        Raises UnknownRun for a missing run without a step; RequestError, CorruptRun, StorageError.
+        Raises UnknownRun for a missing run without `begin`; CorruptRun, StorageError.
         """
         while True:
-            run = self._find_run(run_id) or self._begin_run(run_id, step)
+            run = self._find_run(run_id) or (begin() if begin is not None else None)
+            if run is None:
+                raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
             if run.hold():
                 return run
 
@@ -361,18 +317,8 @@ class RunTable:
             log = self.store.open(run_id)
             return self._register_run(run_id, log) if log is not None else None
 
-    def _begin_run(self, run_id: str, step: Step | None) -> OpenRun:
-        if step is None:
-            raise UnknownRun(f"no run {run_id!r} here", advice=FIRST_STEP)
-        parent_id = step.parent_run_id
-        if parent_id == run_id:
-            raise RequestError(f"run {run_id!r} can't be its own parent")
-        self.folder(step, self.limits(parent_id, step.parent_decision_id))  # what is refused leaves nothing behind
-        stated = {"parent_run_id": parent_id, "workspace": self.workspace}
-        header = RunHeader({"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated})
-        if parent_id is not None and self._bounds_tree:
-            # Before it begins: a run that nobody knows of would spend beside the tree.
-            self._tell_root(parent_id, run_id)
+    def create(self, run_id: str, header: RunHeader) -> OpenRun:
+        """Begin a run in the store, or return it where another thread has just done so."""
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
             run = self._runs.get(run_id)
@@ -460,146 +406,3 @@ class RunTable:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise RequestError("this router is closed", advice="open another with Router.open(...)")
-
-    # --- artifacts -------------------------------------------------------------------------------------------------
-
-    def artifact(self, run_id: str, sha256: str) -> bytes:
-        """Return the bytes of an artifact of the run, or of its nearest ancestor that has it.
-
-        Raises UnknownRun, KeyError when none of them has such an artifact, CorruptRun, StorageError.
-        """
-        at: str | None = run_id
-        for _ in range(MAX_ANCESTORS + 1):
-            run = self.reading(at) if at is not None else None
-            if run is None:
-                if at == run_id:
-                    raise UnknownRun(f"there is no run {run_id!r}", advice="`bundle-router runs list` lists them")
-                break  # no ancestor is left, or one was pruned
-            try:
-                return run.artifacts.get(sha256)
-            except KeyError:
-                at = run.parent_id
-        raise KeyError(sha256)
-
-    # --- ancestors -------------------------------------------------------------------------------------------------
-
-    def check_parent(self, run: OpenRun, step: Step) -> None:
-        """Refuse a step that names another parent than the run has."""
-        if step.parent_run_id is not None and step.parent_run_id != (parent_id := run.parent_id):
-            present_parent = f"a sub-agent of {parent_id!r}" if parent_id else "not a sub-agent"
-            raise RequestError(
-                f"run {run.id!r} is {present_parent}, this step names {step.parent_run_id!r} as its parent",
-                advice="give the sub-agent a run of its own",
-            )
-
-    def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
-        """Return the ancestors' limits for a run whose step names a decision of its parent, or None.
-
-        Raises UnknownRun for an ancestor that can't be looked up, and RequestError for an ancestor's policy that the
-        present config does not understand: a denial would be lost.
-        """
-        if parent_id is None:
-            return NO_LIMITS
-        grants: list[Grant] = []
-        folders: list[str] = []
-        activation: Activation | None = None
-        for _ in range(MAX_ANCESTORS):
-            run, decided = self._decided_of(parent_id, decision_id)
-            with run.lock:
-                present = run.fold.decided(decided.branch) or decided
-                activation = activation or run.fold.activation(decided.branch)
-            for one in {one.decision.decision_id: one for one in (present, decided)}.values():
-                grants.append(Grant(one.step.workflow, one.step.role, one.step.step, one.step.policy))
-                folders.append(self._folder_of(run, one))
-            parent_id, decision_id = run.parent_id, present.parent_decision_id or None
-            if parent_id is None:
-                break
-        else:
-            raise RequestError(f"sub-agents are nested more than {MAX_ANCESTORS} deep below run {parent_id!r}")
-        for grant in grants:
-            refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
-        return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
-
-    def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecisionRecord]:
-        """Return an ancestor with all its records read, and its named decision (None: its present one)."""
-        run = self.reading(run_id)
-        if run is None:
-            raise _no_decision(run_id)
-        with run.lock:
-            branch = run.branch_of(decision_id)
-            present = run.fold.decided(branch)
-            if present is None:
-                raise _no_decision(run_id)
-            if not decision_id or decision_id == present.decision.decision_id:
-                return run, present
-            return run, recorded_decision(run, decision_id)
-
-    def _folder_of(self, run: OpenRun, decided: DecisionRecord) -> str:
-        root = decided.root or run.log.header.last_workspace or self.workspace
-        folder = folder_seen_from(self.workspace, root, decided.step.workspace)
-        if folder is None:
-            raise RequestError(
-                f"the parent run {run.id!r} works in {decided.step.workspace or TOP!r} of {root!r}, which is not "
-                f"inside {self.workspace!r}",
-                advice="open the router with the workspace that the parent was routed in",
-            )
-        return folder
-
-    def folder(self, step: Step, limits: AncestorLimits) -> str:
-        """Return the folder that the step's local tools are confined to, beneath the workspace; never a wider one.
-
-        The name is resolved now. At every call the folder is opened beneath the workspace again, without following
-        links.
-        """
-        if step.workspace is None:
-            return limits.innermost_folder()
-        base = Path(self.workspace, limits.innermost_folder())
-        try:
-            path = (base / step.workspace).resolve()
-            folder = relative_folder(self.workspace, str(path)) if path.is_dir() else None
-        except (OSError, ValueError):  # no path at all: a NUL in it, or names that are too long
-            folder = None
-        if folder is None or not limits.permits_folder(folder):
-            raise RequestError(
-                f"the step's workspace {step.workspace!r} is not a folder inside {str(base)!r}",
-                advice="name a folder beneath the router's workspace, or leave it out",
-            )
-        return folder
-
-    # --- the tree --------------------------------------------------------------------------------------------------
-
-    def tree_spent(self, run: OpenRun) -> Totals | None:
-        """Return the totals of the run's tree of runs; None where no tree is bounded."""
-        if not self._bounds_tree:
-            return None
-        root = self._root_of(run.id)
-        if root is None:
-            return run.fold.run_spent
-        below = [self.reading(sub_run) for sub_run in root.fold.sub_runs]
-        return budgets.sum_totals(one.fold.run_spent for one in (root, *below) if one is not None)
-
-    def _root_of(self, run_id: str) -> OpenRun | None:
-        run = self.reading(run_id)
-        for _ in range(MAX_ANCESTORS):
-            if run is None or run.parent_id is None:
-                break
-            run = self.reading(run.parent_id)
-        return run
-
-    def _tell_root(self, parent_id: str, run_id: str) -> None:
-        """Record in the root of a tree that a run begins below it, so that the tree's totals include it."""
-        root = self._root_of(parent_id)
-        if root is not None and run_id not in root.fold.sub_runs and root.hold():
-            try:
-                record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns()))
-                with root.lock:
-                    root.append_call(record, compare=False, wait_s=5.0)
-            finally:
-                root.release()
-
-
-def _no_decision(run_id: str) -> UnknownRun:
-    return UnknownRun(
-        f"the parent run {run_id!r} has no decision, so there is nothing its sub-agent may have",
-        advice="route the parent's step first",
-    )

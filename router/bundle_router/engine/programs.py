@@ -87,7 +87,7 @@ async def execute(
         result = await call(named[name], arguments, key, kept[0].uri)
         if not result.ok:
             raise RuntimeError(result.text)
-        return value_of(result, partial(at.run.runs.artifact, run.id))
+        return value_of(result, partial(at.tree.artifact, run.id))
 
     program = Program(
         text=code,

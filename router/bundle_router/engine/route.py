@@ -38,6 +38,7 @@ from bundle_router.engine.open_runs import (
     on_store,
     recorded_decision,
 )
+from bundle_router.engine.run_tree import NO_LIMITS, RunTree
 from bundle_router.engine.upstreams import MachineFacts
 from bundle_router.errors import KeyConflict, RequestError, expect
 from bundle_router.ports import Redactor
@@ -105,22 +106,24 @@ def _redact_step(redactor: Redactor, step: Step) -> Step:
 
 
 def prepare(
-    catalog: Catalog, run: OpenRun, requested: Step, machine: MachineFacts, messages: Messages | None, started_ns: int
+    catalog: Catalog,
+    run: OpenRun,
+    tree: RunTree,
+    requested: Step,
+    machine: MachineFacts,
+    messages: Messages | None,
+    started_ns: int,
 ) -> RouteRequest:
     """Return the step with everything that it is decided with."""
-    runs = run.runs
-    runs.check_parent(run, requested)
-    with run.lock:
-        is_own = (
-            bool(requested.parent_decision_id) and run.fold.branch_of(requested.parent_decision_id or "") is not None
-        )
-    limits = runs.limits(run.parent_id, None if is_own else requested.parent_decision_id)
+    limits, folder = NO_LIMITS, TOP
+    if run.parent_id is not None or requested.parent_run_id is not None or requested.workspace is not None:
+        limits = tree.limits_of(run, requested)
+        folder = tree.folder(requested, limits)
     facts = machine.facts(requested.principal)
     changes: dict[str, Any] = {}
     if run.parent_id is not None:
         facts = replace(facts, grants=limits.grants)
         changes["parent_run_id"] = run.parent_id
-    folder = runs.folder(requested, limits)
     if messages is not None:
         expect("messages", messages, Sequence, "give the list of messages that the agent keeps")
         for message in messages:
@@ -134,7 +137,7 @@ def prepare(
         facts=facts,
         inherited=sticky_set.inherit(limits.activation) if run.parent_id and requested.inherit else NOTHING_ACTIVE,
         derived=None if messages is None else sticky_set.from_messages(messages, catalog),
-        root=runs.workspace,
+        root=run.runs.workspace,
         started_ns=started_ns,
     )
 

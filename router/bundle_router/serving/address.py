@@ -89,7 +89,8 @@ class ServiceAddress:
 
     def base(self, port: int) -> str:
         """Return the URL of the service on this port."""
-        name = self.names[0] if self.names else f"{_reachable_host(self.host)}:{port}"
+        here = {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(self.host, _in_url(self.host))  # noqa: S104 - compared, not bound
+        name = self.names[0] if self.names else f"{here}:{port}"
         return f"{'https' if self.has_tls or (self.names and self.without_tls) else 'http'}://{name}"
 
     def listen(self) -> socket.socket:
@@ -116,8 +117,3 @@ class ServiceAddress:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _reachable_host(host: str) -> str:
-    """Return the host by which this machine itself reaches a service on the address."""
-    return {"0.0.0.0": LOOPBACK, "::": "[::1]"}.get(host, _in_url(host))  # noqa: S104 - compared, not bound

@@ -270,11 +270,7 @@ def fake_router(
         results=open_results(catalog, fakes.clock),
     )
     engine = Engine(
-        catalog=catalog,
-        ports=ports,
-        store=fakes.store,
-        capabilities=fakes.capabilities,
-        workspace=str(workspace),
+        catalog=catalog, ports=ports, store=fakes.store, capabilities=fakes.capabilities, workspace=str(workspace)
     )
     router = FakeRouter(EngineVersions(engine))
     router.fakes = fakes

@@ -83,10 +83,6 @@ Hook = Callable[[str, str], None]
 """Called before each operation of a store on a run, with the operation and the run's id."""
 
 
-def _do_nothing(operation: str, run_id: str) -> None:
-    return None
-
-
 class MemoryRunLog:
     """One run as a fake process reads and appends it."""
 
@@ -186,7 +182,7 @@ class MemoryRunStore:
 
     blocks: Final = False
 
-    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = _do_nothing) -> None:
+    def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = lambda *_: None) -> None:
         self.redactor = redactor
         self.shared = shared or MemoryRuns()
         self.before = before

@@ -122,7 +122,8 @@ class _Model:
     def run(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        rows = [encoding.ids for encoding in self._tokenizer.encode_batch([_clean(text) for text in texts])]
+        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # tokenizers take no lone surrogate
+        rows = [encoding.ids for encoding in self._tokenizer.encode_batch(clean)]
         width = max(map(len, rows))
         ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
         for row, pieces in enumerate(rows):
@@ -137,11 +138,6 @@ class _Model:
         lengths = np.linalg.norm(pooled, axis=1, keepdims=True)
         unit: NDArray[np.float32] = (pooled / np.where(lengths > 0.0, lengths, 1.0)).astype(np.float32)
         return unit
-
-
-def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which tokenizers do not accept."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class _Onnx:

@@ -191,11 +191,7 @@ def _spares_new(new: Difference) -> bool:
 
 
 def _fit_recall(
-    kept: Sequence[Label],
-    replayed: Sequence[_Replayed],
-    held: Sequence[_Replayed],
-    words: Fit,
-    recalling: Recalling,
+    kept: Sequence[Label], replayed: Sequence[_Replayed], held: Sequence[_Replayed], words: Fit, recalling: Recalling
 ) -> RecallFit | None:
     """Fit recall (rule 5). None if no step has a vector."""
     trust = words.memory.trust if words.memory is not None else 1.0

@@ -35,10 +35,7 @@ from bundle_router.core.search.ranking import Ranking
 from bundle_router.core.tools.exposure.placing import may_be_offered, offer_of
 
 SHIPPED: Final = Calibration(
-    "shipped/2",
-    8_584,
-    -1.7286,
-    (("matched", 1.2112), ("distinct", 1.2105), ("clear", 1.7086), ("agreement", 0.53)),
+    "shipped/2", 8_584, -1.7286, (("matched", 1.2112), ("distinct", 1.2105), ("clear", 1.7086), ("agreement", 0.53))
 )
 """The calibration used until a deployment has enough labels of its own. Made by `tests/benchmarks/routing/doubt.py
 --fit --queries 600`, over mcp_mix, MetaTool single and several, Seal-Tools, BFCL, StableToolBench, LiveMCPBench and

@@ -8,7 +8,7 @@ its size.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, takewhile, zip_longest
 from typing import Final
@@ -233,7 +233,7 @@ def _shape_boxes(main: Tag) -> None:
     for box in main.find_all("div"):
         if not _ADMONITIONS.isdisjoint(_classes(box)):
             box.name = "blockquote"
-            head = next((tag for tag in _tags(box) if _is_box_title(tag)), None)
+            head = next((tag for tag in box.descendants if isinstance(tag, Tag) and _is_box_title(tag)), None)
             if head is not None:
                 _make_title(head, capital=True)
     for summary in main.find_all("summary"):
@@ -341,7 +341,3 @@ def _replace_content(tag: Tag, wrapper: str, text: str) -> None:
     inner = Tag(name=wrapper)
     inner.string = text
     tag.append(inner)
-
-
-def _tags(tag: Tag) -> Iterator[Tag]:
-    return (child for child in tag.descendants if isinstance(child, Tag))

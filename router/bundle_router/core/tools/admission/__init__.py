@@ -20,11 +20,7 @@ Rules:
 """
 
 from bundle_router.core.tools.admission.admit import admit
-from bundle_router.core.tools.admission.admitted import (
-    Admitted,
-    AdmittedTool,
-    DefinitionLimits,
-)
+from bundle_router.core.tools.admission.admitted import Admitted, AdmittedTool, DefinitionLimits
 from bundle_router.core.tools.admission.identity import VolatileError, identity, volatile_paths
 
 __all__ = ["Admitted", "AdmittedTool", "DefinitionLimits", "VolatileError", "admit", "identity", "volatile_paths"]
