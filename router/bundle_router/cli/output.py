@@ -75,7 +75,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         justify: Literal["right", "left"] = "right" if right[i] else "left"
         made.add_column(Text(heads[i], style="bold"), justify=justify, overflow="fold", width=width)
     for row in cells:
-        made.add_row(*(Text(row[i], style=_style(row[i])) for i in filled))
+        made.add_row(*(Text(row[i], "green" if row[i] in _GOOD else "red" if row[i] in _BAD else "") for i in filled))
     out.print(made)
 
 
@@ -94,10 +94,6 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
 
 _GOOD = frozenset(("ok", "yes", "mapping", "mapped", "identical"))
 _BAD = frozenset(("denied", "tool_error", "timeout", "policy_denied", "capability_missing", "no", "changed", "broken"))
-
-
-def _style(cell: str) -> str:
-    return "green" if cell in _GOOD else "red" if cell in _BAD else ""
 
 
 def _plain_table(heads: Sequence[str], right: Sequence[bool], cells: Sequence[Sequence[str]], title: str) -> None:

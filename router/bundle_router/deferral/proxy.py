@@ -104,7 +104,8 @@ class DeferralProxy:
     def _rewrite(self, exchange: _Exchange) -> None:
         """Decide whether the request is rewritten. On any error here, the original is sent."""
         try:
-            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), self._recall_blocks)
+            recall = self._store.recall if self._store is not None else lambda _: {}
+            found = self._rewriter.rewrite(exchange.body.decode("utf-8"), recall)
         except Exception as error:  # noqa: BLE001 - fails open: nothing in the rewriting may stop a request
             found = UnchangedRequest(type(error).__name__)
         if isinstance(found, Deferred) and self._store is not None and self._store.refused(*_refusal_keys(found)):
@@ -115,9 +116,6 @@ class DeferralProxy:
         exchange.deferred = found
         exchange.row |= {name: getattr(found, name) for name in _COUNTED}
         exchange.row["deferred"] = len(found.deferred)
-
-    def _recall_blocks(self, keys: Any) -> Any:
-        return self._store.recall(keys) if self._store is not None else {}
 
     async def _forward(self, exchange: _Exchange) -> Response:
         deferred = exchange.deferred

@@ -40,6 +40,7 @@ from bundle_router.engine.arguments import (
     without_payloads,
 )
 from bundle_router.engine.calls import KeyTaken, admit, call_once, over_budget, perform, within_tree
+from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import (
     FIRST_STEP,
@@ -54,7 +55,7 @@ from bundle_router.engine.results import AdmittedCall, CallRequest, Result, reco
 from bundle_router.engine.route import Messages, OnLoop, OnThread, accept_step, prepare, route
 from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
-from bundle_router.engine.upstreams import MachineFacts, ServerDiscovery, Servers
+from bundle_router.engine.upstreams import MachineFacts, Servers
 from bundle_router.errors import UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, RunStore, Selector
 
@@ -325,9 +326,10 @@ class Engine:
         return state if state is not None else await self.state_async(run.id, decision_id, reads_on=False)
 
     async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
-        if self._discovery.is_verified(request.name, state) or not self._has_budget(run, state, request):
+        if state.surface.is_local(request.name) or self._discovery.is_verified(request.name, state):
             return
-        await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
+        if self._has_budget(run, state, request):
+            await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
     async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
         async def make() -> Result | KeyTaken:

@@ -327,12 +327,8 @@ class RunTable:
             return self._register_run(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
 
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
-        run = OpenRun(
-            log,
-            self,
-            recent_steps=self._catalog.settings.limits.recent_steps,
-            durable=self._catalog.settings.log.durability == "disk",
-        )
+        limits, kept = self._catalog.settings.limits, self._catalog.settings.log
+        run = OpenRun(log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk")
         with run.lock:
             run.read_on()
         for torn in log.healed:

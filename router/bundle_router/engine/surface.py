@@ -226,6 +226,7 @@ class Surface:
         self.catalog = catalog
         self.exposed = exposed
         self.canonical = {short: name for name, short in exposed.items()}
+        self._local = frozenset(name for name, server in catalog.servers.items() if not server.traits.is_remote)
         self._search = search
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
         self._waiting: dict[tuple[str, Mode | None, str], tuple[str, ...]] = {}
@@ -249,6 +250,11 @@ class Surface:
 
         ranked = plain_ranking(self.catalog, query, permitted, k)
         return relevant(self.catalog, query, ranked) if answering else ranked
+
+    def is_local(self, name: str) -> bool:
+        """Return whether a name is that of a tool of this process: no server is asked for it."""
+        tool = self.canonical.get(name, name)
+        return tool in self.catalog.cards and tool.partition(".")[0] in self._local
 
     def may_search(self, bundle_ids: Sequence[str]) -> bool:
         """Return whether showing these bundles may need search."""

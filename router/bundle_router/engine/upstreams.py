@@ -11,10 +11,6 @@ Rules:
 6. A failure to list is remembered for `AGAIN_S`, twice as long after each further failure, and never longer than
    `[cache] capabilities_ttl_s`: a server that comes back is offered again within 5 s. The failure affects decisions
    only; a call tries again.
-7. A run contacts only servers whose tools its current decision holds, and a call only the server of a tool that the
-   decision showed. A name that only a glob covers is resolved by asking the glob's server first.
-8. A new list may change what a name means, so the name is resolved until no server is left to ask: the called tool is
-   the verified one.
 """
 
 from __future__ import annotations
@@ -22,20 +18,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.models import DRIFT_CODES, WHOLE_SERVER, Drift, Facts
+from bundle_router.core.catalog import Catalog, Server
+from bundle_router.core.models import WHOLE_SERVER, Drift, Facts
 from bundle_router.core.models.patterns import matches
 from bundle_router.core.tools.admission import Admitted
-from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.pins.compare import compare
 from bundle_router.core.tools.pins.reviewed import Pins, narrow_pins
 from bundle_router.core.tools.pins.usable import PinSetting, UsableCards, drifted_among, usable, with_cards
 from bundle_router.core.tools.transport.tool_servers import Listing, Scope, ServerStatus
 from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.errors import ToolFailure
 from bundle_router.ports import Capabilities, Clock, Diagnostics, Redactor, ToolServers
 
@@ -381,137 +375,6 @@ def _is_same(one: Availability, other: Availability) -> bool:
     if (one.unavailable, one.drifted, one.closed) != (other.unavailable, other.drifted, other.closed):
         return False
     return one.catalog is other.catalog or one.catalog.cards == other.catalog.cards
-
-
-StateNow = Callable[[], RunState]
-"""Returns the run's state at the time of the call."""
-
-
-class ServerDiscovery:
-    """Contacts the tool servers for all runs over one catalog. `servers=None`: there are none."""
-
-    def __init__(self, catalog: Catalog, servers: Servers | None) -> None:
-        self._catalog = catalog
-        self._servers = servers
-        self._remote = {name for name, server in catalog.servers.items() if server.traits.is_remote}
-
-    def needs_discovery(self, state: RunState) -> bool:
-        """Return whether `discover` would ask a server."""
-        servers = self._servers
-        return servers is not None and servers.is_discoverable(self._held_servers(state), state.scope)
-
-    async def discover(self, state: RunState) -> None:
-        """Ask the servers that show nothing before they are asked."""
-        if self._servers is not None:
-            await self._servers.discover(self._held_servers(state), state.scope)
-
-    def is_verified(self, name: str, state: RunState) -> bool:
-        """Return whether `verify` would contact no server and change nothing."""
-        servers, asked = self._servers, state.asked_of.get(name)
-        if servers is None or (asked is None and self._unasked_servers(servers, state, name)):
-            return servers is None
-        asked = self._servers_of(servers, state, name) if asked is None else asked
-        return not asked or all(servers.is_verified(server, state.scope) for server in asked)
-
-    async def verify(self, name: str, state: RunState, state_now: StateNow) -> None:
-        """Get a list that still holds of the server that a call goes to. `state` is the present one."""
-        if self._servers is None:
-            return
-        hidden = self._unasked_servers(self._servers, state, name)
-        if hidden:
-            await self._servers.discover(hidden, state.scope)
-            state = state_now()
-        verified: set[str] = set()
-        todo = self._servers_of(self._servers, state, name)
-        while todo:
-            before, first = self._servers.availability(state.step.principal), min(todo)
-            await self._servers.verify(first, state.scope)
-            verified.add(first)
-            if self._servers.availability(state.step.principal) is not before:
-                state = state_now()
-                todo = self._servers_of(self._servers, state, name)
-            todo = todo - verified
-
-    async def verify_servers(self, state: RunState, names: Iterable[str]) -> None:
-        """Do as `verify` does, for all these servers at once."""
-        if self._servers is not None:
-            await asyncio.gather(*(self._servers.verify(name, state.scope) for name in names))
-
-    def has_lost_server(self, state: RunState) -> bool:
-        """Return whether a server with tools of the decision has become unusable since."""
-        away = dict(state.facts.unavailable).keys() - dict(state.decided.facts.unavailable).keys()
-        return not away.isdisjoint(self._held_servers(state))
-
-    def wanted_servers(self, state: RunState) -> set[str]:
-        """Return the servers elsewhere with tools of the decision, unusable ones included."""
-        missed = [row.id for row in state.decided.decision.left_out if row.code in ("server_unavailable", *DRIFT_CODES)]
-        bundles = [bundle for id_ in missed if (bundle := self._catalog.bundle(id_)) is not None]
-        found = self._held_servers(state) | {server for bundle in bundles for server in bundle.servers}
-        return {name for name in found & self._remote if self._catalog.servers[name].enabled}
-
-    def _held_servers(self, state: RunState) -> set[str]:
-        """Return the servers with tools of the decision."""
-        return {server for bundle in _shown_bundles(self._catalog, state) for server in bundle.servers}
-
-    def _servers_of(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers elsewhere of the tools that the name may mean, now and after a new list."""
-        surface = state.surface
-        if (known := state.asked_of.get(name)) is not None:
-            return known
-        is_known = name in surface.canonical or name in surface.catalog.cards
-        exact = surface.canonical.get(name, name).partition(".")[0]
-        if exact in self._catalog.servers and exact not in self._remote:
-            return state.asked_of.setdefault(name, set()) if is_known else set()
-        hopeful = _hopeful_facts(upstreams, state)
-        resolved = (
-            resolve(name, exposed, surface.canonical)
-            for exposed in (
-                state.exposed(),
-                *([exposed_now(state, hopeful, surface.catalog)] if hopeful is not state.facts else ()),
-            )
-        )
-        remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
-        if is_known:
-            state.asked_of[name] = remote
-        return remote
-
-    def _unasked_servers(self, upstreams: Servers, state: RunState, name: str) -> set[str]:
-        """Return the servers that are still to be asked which tools a glob of the decision covers, where the name may
-        be one of them and be permitted. A caller that was never shown tools relies on this."""
-        surface = state.surface
-        if name in surface.catalog.cards or name in surface.canonical:
-            return set()
-        hopeful, found = _hopeful_facts(upstreams, state), set()
-        for bundle in _shown_bundles(surface.catalog, state):
-            for pattern in bundle.patterns:
-                server = surface.catalog.servers[pattern.partition(".")[0]]
-                short = name.removeprefix(f"{server.name}.").removeprefix(f"{server.name}__")
-                tool = f"{server.name}.{short}"
-                if (short == name and server.prefix) or not matches(pattern, tool) or not server.includes(short):
-                    continue
-                listed = replace(bundle, tools=(*bundle.tools, tool))
-                catalog = replace(surface.catalog, bundles={**surface.catalog.bundles, bundle.id: listed})
-                if tool in exposed_now(state, hopeful, catalog):
-                    found.add(server.name)
-        return found
-
-
-def _hopeful_facts(servers: Servers, state: RunState) -> Facts:
-    """Return the facts as if every server answered well when asked again."""
-    now, facts = servers.availability(state.step.principal), state.facts
-    if (facts.unavailable, facts.drifted) == (now.closed, now.unpinned):
-        return facts
-    found = facts.memo.get("hopeful")
-    if not isinstance(found, Facts) or (found.unavailable, found.drifted) != (now.closed, now.unpinned):
-        found = facts.memo["hopeful"] = replace(facts, unavailable=now.closed, drifted=now.unpinned)
-    return found
-
-
-def _shown_bundles(catalog: Catalog, state: RunState) -> Iterator[Bundle]:
-    for id_ in state.bundle_ids:
-        bundle = catalog.bundle(id_)
-        if bundle is not None:
-            yield bundle
 
 
 class MachineFacts:
