@@ -97,6 +97,22 @@ def test_people_read_counts_of_bundles_and_of_tools_apart_with_examples(shell: S
     assert "  -bundle:docs.fetch -docs.fetch -docs.search  " in said[7]
 
 
+def test_a_row_names_the_first_of_many_names(shell: Shell) -> None:
+    ids = [f"many.b{number}" for number in range(40)]
+    rows = "".join(
+        f'[bundles."{id_}"]\ndescription = "b"\ntools = ["repo.read_file"]\neffects = ["read"]\n' for id_ in ids
+    )
+    bundles = shell.folder / "config" / "bundles.toml"
+    bundles.write_text(f"{bundles.read_text(encoding='utf-8')}\n{rows}", encoding="utf-8")
+    edit(shell, "policy.toml", '"reviewer"\nallow = [', '"reviewer"\nallow = ["bundle:many.*", ')
+    named = '"feature-reviewer"\nworkflow = "feature"\nrole = "reviewer"\nbundles = ['
+    edit(shell, "routes.toml", named, f"{named}{', '.join(map(repr, ids))}, ")
+    lines = shell("replay", "--config", "config", code=1).stdout.splitlines()
+    (row,) = (line for line in lines if line.startswith("r-0 "))
+    assert "+bundle:many.b7 … 32 more  " in row
+    assert max(map(len, lines)) < 500
+
+
 def test_what_is_only_a_part_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bundle_router.cli.replay.MAX_ROWS", 3)
     monkeypatch.setattr("bundle_router.review.replaying.MAX_KEPT", 5)

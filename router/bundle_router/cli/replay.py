@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
-from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.replayed import ReplayedDecision
 from bundle_router.core.tools.shaping import visible
 from bundle_router.errors import CorruptRun, RequestError
@@ -66,15 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(total.to_json(places))
     else:
         _show(total, places)
-        if total.behaviour.decisions and (later := _later_servers(other, replaying.known)):
-            say(f"no run recorded the state of {', '.join(later)}: taken as reviewed and available")
+        remote = {s.name for s in other.servers.values() if s.traits.is_remote} if other is not None else set()
+        if total.behaviour.decisions and (later := ", ".join(sorted(remote - replaying.known))):
+            say(f"no run recorded the state of {later}: taken as reviewed and available")
     return status or (1 if total.differing_count else 0)
-
-
-def _later_servers(other: Catalog | None, known: set[str]) -> list[str]:
-    """Return the servers of the other config whose state no run has recorded."""
-    servers = other.servers.values() if other is not None else ()
-    return sorted(server.name for server in servers if server.traits.is_remote and server.name not in known)
 
 
 # --- for people ------------------------------------------------------------------------------------------------------
@@ -98,8 +93,7 @@ def _show(total: ReplayOutcome, places: Places) -> None:
 
 
 def _show_group(group: CauseGroup, places: Places) -> None:
-    many = "s" if group.decisions != 1 else ""
-    heading(f"because {edited_words(group.cause, places)}: {group.decisions:,} decision{many}")
+    heading(f"because {edited_words(group.cause, places)}: {counted(group.decisions, 'decision')}")
     for kind, words, noun in _WORDS:
         named = group.counts_by_name(kind)
         if not named:
@@ -115,7 +109,13 @@ def _show_group(group: CauseGroup, places: Places) -> None:
 
 
 def _cells(item: ReplayedDecision) -> tuple[object, ...]:
-    gained = " ".join((*(f"+bundle:{id_}" for id_ in item.gained), *(f"+{name}" for name in item.gained_tools)))
-    lost = " ".join((*(f"-bundle:{id_}" for id_ in item.lost), *(f"-{name}" for name in item.lost_tools)))
+    gained, lost = _names("+", item.gained, item.gained_tools), _names("-", item.lost, item.lost_tools)
     step = f"{item.workflow} / {item.role} / {item.step}"
     return (item.run_id, item.seq, step, item.outcome, gained, lost, " ".join(item.differs))
+
+
+def _names(sign: str, bundles: Sequence[str], tools: Sequence[str]) -> str:
+    """Return the first names, and how many more there are: a column is as wide as its longest cell."""
+    names = [*(f"{sign}bundle:{id_}" for id_ in bundles), *(f"{sign}{name}" for name in tools)]
+    rest = f" … {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return " ".join(names[:MAX_NAMES]) + rest
