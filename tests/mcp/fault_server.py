@@ -369,7 +369,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: HttpServer
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: Any) -> None:
         return
 
     def do_GET(self) -> None:

@@ -41,12 +41,7 @@ class RoutedToolset(DynamicToolset[Any]):
 
     @explain_wrong_calls
     def __init__(
-        self,
-        router: Router,
-        *,
-        step: Step | StepOf,
-        own_search: bool = False,
-        id: str = "bundle-router",  # noqa: A002 - as all toolsets have it
+        self, router: Router, *, step: Step | StepOf, own_search: bool = False, id: str = "bundle-router"
     ) -> None:
         check_parts(router, step)
 

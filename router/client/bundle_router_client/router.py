@@ -79,7 +79,7 @@ def _route(step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -
 def _tools(
     run_id: str,
     *,
-    format: str = "openai",  # noqa: A002 - the library's name
+    format: str = "openai",
     native: bool = False,
     decision: str | None = None,
     if_changed: str | None = None,
@@ -133,12 +133,7 @@ def _artifact(run_id: str, uri: str) -> _Question[bytes]:
 
 
 def _media(
-    run_id: str,
-    uri: str,
-    *,
-    format: str = "openai",  # noqa: A002 - the library's name
-    link: bool = False,
-    decision: str | None = None,
+    run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
 ) -> _Question[dict[str, Any]]:
     """Return an artifact as a part of a message in a provider's form."""
     query = {"format": format, **({"link": "true"} if link else {}), **_named(decision)}
