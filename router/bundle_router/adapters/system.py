@@ -1,12 +1,13 @@
-"""Facts of this machine: the time, environment variables, programs on the path, installed modules."""
+"""Facts of this machine: the time, environment variables, programs on the path, installed modules, a tokenizer."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from bundle_router.ports import Clock
 
@@ -42,3 +43,20 @@ def _is_present(name: str) -> bool:
     if kind == "env":
         return bool(os.environ.get(what))
     return shutil.which(what) is not None
+
+
+def token_counter() -> Callable[[str], int] | None:
+    """Return a function that counts the tokens of a text as cl100k_base does; None without a tokenizer. Never uses the
+    network: litellm carries the vocabulary that tiktoken would fetch. Loading it takes a second, so this is for reviews
+    and reports. Routing uses counts made earlier, which are in pins and in `bundle_router/tools/cards.json`."""
+    carrier = find_spec("litellm")
+    if carrier is None or carrier.origin is None or find_spec("tiktoken") is None:
+        return None
+    folder = Path(carrier.origin).parent / "litellm_core_utils" / "tokenizers"
+    if not folder.is_dir():
+        return None
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
+    import tiktoken
+
+    encoding = tiktoken.get_encoding("cl100k_base")
+    return lambda text: len(encoding.encode(text, disallowed_special=()))

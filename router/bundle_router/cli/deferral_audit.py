@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.tokens import token_counter
+from bundle_router.adapters.system import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.deferral.causes import AgentSettings, RequestJudgement
 from bundle_router.deferral.files import AgentFiles, TranscriptReader, cause_table, router_savings

@@ -88,8 +88,7 @@ def admitted_now(
     """Yield what each server lists now, with its tokens counted where possible, or why there is no list, in the order
     in which they answer. `AT_ONCE` are asked at a time. Starts processes (stdio) only with `development`, and ends each
     once it has listed."""
-    from bundle_router.adapters.system import SystemClock
-    from bundle_router.adapters.tokens import token_counter
+    from bundle_router.adapters.system import SystemClock, token_counter
     from bundle_router.core.tools.admission import admit
     from bundle_router.core.tools.transport.tool_servers import Scope
     from bundle_router.errors import ToolFailure

@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from bundle_router.core.search.index import Collection, Document
-from bundle_router.core.search.text import Analyzer, pair_term, words
-from bundle_router.core.search.word_lists import GENERIC, STOP_WORDS
+from bundle_router.core.search.text import GENERIC, STOP_WORDS, Analyzer, pair_term, words
 
 Standing = Literal["trusted", "pinned", "unread"]
 """Who vouches for a tool's text: its server is trusted; or a person has read and pinned it; or nobody."""

@@ -19,23 +19,57 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from bundle_router.core.search.word_lists import (
-    ACTIONS,
-    CONVERSATION,
-    FILE_KINDS,
-    FOREIGN_STOP_WORDS,
-    GENERIC,
-    PREFACE,
-    STOP_WORDS,
-    SYNONYMS,
+# --- the word lists ---------------------------------------------------------------------------------------------------
+
+_LISTS: Final[dict[str, Any]] = tomllib.loads(
+    files("bundle_router.core.search").joinpath("word_lists.toml").read_text(encoding="utf-8")
 )
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(_LISTS[name].split())
+
+
+def _words_by_name(name: str) -> Mapping[str, frozenset[str]]:
+    return MappingProxyType({key: frozenset(words.split()) for key, words in _LISTS[name].items()})
+
+
+def _synonyms() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    table: dict[str, dict[str, None]] = {}
+    for group in _LISTS["alike"].replace("\n", " | ").split("|"):
+        members = group.split()
+        for word in members:
+            table.setdefault(word, {}).update(dict.fromkeys(other for other in members if other != word))
+    for row in _LISTS["broader"].split("|"):
+        broader, _, narrower = row.partition(":")
+        for word in narrower.split():
+            table.setdefault(word, {})[broader.strip()] = None
+    return tuple((word, tuple(others)) for word, others in sorted(table.items()))
+
+
+STOP_WORDS: Final = _words("stop_words")
+FOREIGN_STOP_WORDS: Final = _words_by_name("foreign_stop_words")
+GENERIC: Final = _words("generic")
+CONVERSATION: Final = _words("conversation")
+ACTIONS: Final = _words_by_name("actions")
+PREFACE: Final = _words("preface")
+FILE_KINDS: Final = MappingProxyType(
+    {ending: kind for kind, endings in _LISTS["file_kinds"].items() for ending in endings.split()}
+)
+"""File extension: words for the kind of file."""
+SYNONYMS: Final = _synonyms()
+"""`(word, words it may stand for)`, by word."""
+
+# --- terms -----------------------------------------------------------------------------------------------------------
 
 Stem = Callable[[str], str]
 """Stems one lower-case word. Must be a function of the word alone."""
