@@ -312,6 +312,9 @@ class Sessions(Protocol):
 class ToolServers(Sessions, Protocol):
     """Sessions with servers elsewhere: they can be listed, and may keep state for a run."""
 
+    closed_runs: dict[str, None]
+    """Runs whose sessions end with the call they are begun for. Taken out: it may keep sessions between calls again."""
+
     @property
     def changes(self) -> int:
         """A number that grows whenever `known` or `status` may have changed, other than by time."""
@@ -347,5 +350,8 @@ class ToolServers(Sessions, Protocol):
 
     def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]: ...
 
+    def mark_closed(self, run_id: str) -> bool:
+        """Add the run to `closed_runs`. Return whether `close_run` may have something to end."""
+
     async def close_run(self, run_id: str) -> None:
-        """End the run's sessions."""
+        """End the run's sessions, each after the calls that use it, and wait for that."""

@@ -87,6 +87,7 @@ class Engine:
         self._tree = RunTree(self.runs, catalog, ports.clock)
         self._discovery = ServerDiscovery(catalog, servers)
         self._servers = servers
+        self.closed_runs = servers.sessions.closed_runs if servers is not None else {}
         self.watchers: Sequence[Callable[[str], None]] = ()
         """Functions that are called with the id of each run that is routed from now on."""
         self._machine = MachineFacts(catalog, servers, capabilities, ports.clock, ports.redactor, ports.sessions)
@@ -130,6 +131,7 @@ class Engine:
     ) -> Decision:
         started_ns = self.ports.clock.monotonic_ns()
         step = accept_step(self.catalog, self.ports.redactor, requested)
+        self.closed_runs.pop(step.run_id, None)
         run = self.runs.hold_known(step.run_id)
         if run is None:  # opening takes disk work, once; everything after it takes microseconds
             run = await how.in_thread(
@@ -446,21 +448,22 @@ class Engine:
 
     async def end_run(self, run_id: str) -> RunEnd:
         """Close a run, and end what servers opened for it."""
+        holds_sessions = self.mark_closed(run_id)
         try:
             return self.runs.close(run_id)
         finally:
-            if self._servers is not None:
+            if holds_sessions and self._servers is not None:
                 await self._servers.sessions.close_run(run_id)
+
+    def mark_closed(self, run_id: str) -> bool:
+        """See `ToolServers.mark_closed`."""
+        expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
+        return self._servers is not None and self._servers.sessions.mark_closed(run_id)
 
     def narrow(self, pins: Mapping[str, Pins]) -> None:
         """Withdraw the tools that these pins no longer hold, also from earlier decisions."""
         if self._servers is not None:
             self._servers.narrow(pins)
-
-    @property
-    def holds_sessions(self) -> bool:
-        """Whether closing a run may have to end sessions too."""
-        return self._servers is not None and self._servers.sessions.changes > 0
 
     async def close(self) -> None:
         """Close every run and end every session."""

@@ -1,5 +1,5 @@
 """Closes runs that were not used for a while: their resources are released and their end is written. The next step
-opens a closed run again."""
+or call opens such a run again."""
 
 from __future__ import annotations
 

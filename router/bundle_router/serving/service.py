@@ -86,7 +86,7 @@ async def serve(
         spans = await asyncio.to_thread(SpanExport, traces) if traces is not None else None
         telemetry = Telemetry(metrics, spans, report, lambda: router.catalog.servers)
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
-        idle = IdleRuns(settings.idle_run_s, router.close_run, report)
+        idle = IdleRuns(settings.idle_run_s, router.endpoint.close_idle, report)
         stack.push_async_callback(idle.end)
         stack.callback(router.endpoint.watch(idle.note))
         watch = ConfigWatch(router, keys, tokens, metrics.reloaded)

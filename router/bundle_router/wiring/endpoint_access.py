@@ -68,6 +68,14 @@ class EndpointAccess:
         """Return whether this process made a step or a call of the run, and the run was not closed since."""
         return self._engines.of(run_id).runs.uses(run_id)
 
+    async def close_idle(self, run_id: str) -> None:
+        """Release a run that was not used for a while. Whoever comes back to it goes on. Raises as `close_run` does."""
+        engine = self._engines.of(run_id)
+        try:
+            await engine.end_run(run_id)
+        finally:
+            engine.closed_runs.pop(run_id, None)
+
     async def is_current(self, run_id: str) -> bool:
         """Return whether the run's decision fits the present config and state of the servers. Raises UnknownRun."""
         state = await self._engines.of(run_id).state_async(run_id)

@@ -247,7 +247,7 @@ class Router:
         self,
         run_id: str,
         *,
-        format: str = "openai",  # noqa: A002 - the contract's name
+        format: str = "openai",
         native: bool = False,
         decision: str | None = None,
         if_changed: str | None = None,
@@ -275,7 +275,7 @@ class Router:
         self,
         run_id: str,
         *,
-        format: str = "openai",  # noqa: A002 - the contract's name
+        format: str = "openai",
         native: bool = False,
         decision: str | None = None,
         if_changed: str | None = None,
@@ -348,13 +348,7 @@ class Router:
         return self._engine_of(self._engines, run_id).artifact(run_id, uri)
 
     async def media(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the contract's word
-        link: bool = False,
-        decision: str | None = None,
+        self, run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
     ) -> dict[str, Any]:
         """Return an artifact as a part of a message in a provider's form: OpenAI `image_url`, `input_audio` or `file`,
         Anthropic `image` or `document`, MCP blocks (`link`: a resource link). An artifact that the provider does not
@@ -366,13 +360,7 @@ class Router:
         return await asyncio.to_thread(engine.media, run_id, uri, surface_form(format), decision, link=link)
 
     def media_sync(
-        self,
-        run_id: str,
-        uri: str,
-        *,
-        format: str = "openai",  # noqa: A002 - the contract's word
-        link: bool = False,
-        decision: str | None = None,
+        self, run_id: str, uri: str, *, format: str = "openai", link: bool = False, decision: str | None = None
     ) -> dict[str, Any]:
         """Do as `media` does, for engines without an event loop."""
         refuse_running_loop("media_sync()", "await router.media(...)")
@@ -381,12 +369,14 @@ class Router:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
-        """End the run: close what was opened for it here, and write its end, unless other processes have it open; the
-        last of them writes it then, and the return value names them. Another `route` may continue the run.
+        """End the run: wait for its calls at tool servers, end what was opened for it here, and write its end, unless
+        other processes have it open; the last of them writes it then, and the return value names them. Another `route`
+        may continue the run. Until then a call starts a server of its own, which ends with that call.
 
         Raises UnknownRun for a run that no step began, unless `missing_ok`: in a `finally` it would replace the error
         for which there is no run.
         """
+        self._on_loop.newest.mark_closed(run_id)  # where later calls of the run go
         try:
             return await self._engine_of(self._on_loop, run_id).end_run(run_id)
         except UnknownRun:
@@ -397,9 +387,10 @@ class Router:
     def close_run_sync(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
         """Do as `close_run` does, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
+        self._engines.newest.mark_closed(run_id)
         engine = self._engine_of(self._engines, run_id)
         try:
-            return self._portal.run(engine.end_run(run_id)) if engine.holds_sessions else engine.runs.close(run_id)
+            return self._portal.run(engine.end_run(run_id)) if engine.mark_closed(run_id) else engine.runs.close(run_id)
         except UnknownRun:
             if missing_ok:
                 return RunEnd(ended=False)

@@ -8,6 +8,8 @@ Rules:
    passes `input` is listed on a connection that declares them all, since its list may depend on them.
 2. Concurrent callers wait for one opening. A caller that stops waiting does not end it.
 3. A dead connection is retired when it is found; the next caller gets a new one.
+4. A run that is closed keeps its own connections until the calls that hold them have ended. One that a later call
+   opens is that call's alone and ends with it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from bundle_router.adapters.mcp.connection import Connection
@@ -47,6 +49,8 @@ class SessionPool:
         self._bounds = bounds
         self._clock = clock
         self._lock = lock
+        self.closed_runs: Container[str] = ()
+        self._closings = asyncio.Event()
         self._leases: Leases[Key] = Leases(idle_s=bounds.idle_s, max_open=bounds.max_open)
         self._opening: dict[int, asyncio.Task[Connection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -66,12 +70,14 @@ class SessionPool:
                 work = asyncio.get_running_loop().create_task(self._open(server, scope, lease))
                 work.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._opening[lease.number] = work
+            self._retire_if_closed(lease)
             try:
                 connection = await self._wait_opened(lease, deadline)
             except BaseException:  # an interrupted caller must release the connection too
                 self.release(lease)
                 raise
             if connection.alive and (server.shared or lease.key == self._key(server, scope)):
+                self._retire_if_closed(lease)  # by now, or as it is known only now to be the run's own
                 return lease, connection
             if not connection.alive:
                 self._retire_held(lease)
@@ -143,6 +149,10 @@ class SessionPool:
             if self._leases.retire(lease):
                 self._end([lease])
 
+    def _retire_if_closed(self, lease: HeldConnection[Key]) -> None:
+        if lease.key[2] in self.closed_runs:
+            self._retire_held(lease)
+
     def release(self, lease: HeldConnection[Key]) -> None:
         with self._lock:
             if self._leases.release(lease, self._clock.monotonic_ns()):
@@ -154,6 +164,8 @@ class SessionPool:
             self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, ended: list[HeldConnection[Key]]) -> None:
+        if ended:
+            self._closings.set()
         for lease in ended:
             work = self._opening.pop(lease.number, None)
             if work is not None:
@@ -165,6 +177,10 @@ class SessionPool:
         """Close the run's connections after their last call, and wait until they are closed."""
         if run_id:
             self._retire_where(lambda key: key[2] == run_id)
+            held = [lease for lease in self._leases.all() if lease.key[2] == run_id]
+            while any(lease.leases for lease in held):
+                self._closings.clear()
+                await self._closings.wait()
         await self._wait_settled()
 
     async def close(self) -> None:
@@ -236,6 +252,8 @@ class ResourceSubscriptions:
 
     async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], None]:
         """Subscribe; return the function that ends it, on this loop. Raises ServerFault, RpcError."""
+        if scope.run_id in self._pool.closed_runs:
+            raise ServerFault("closed", "the run was closed")
         agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.get_running_loop().create_task(self._follow(server, scope, uri, updated, agreed))
         self._tasks[task] = scope.run_id

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_CLOSED: Final = 10_000
+"""Closed runs that are known as such; an older one is taken for open."""
 LOOK_AGAIN_S: Final = 2.0
 """Seconds that a check for authorization is cached: tokens expire, and a person may log in elsewhere."""
 SchemaOf = Callable[[str, str], Mapping[str, Any] | None]
@@ -68,6 +70,7 @@ class McpSessions:
         self._authorization = authorization
         self._checker = SchemaChecker()
         self._hub: Hub | None = None
+        self.closed_runs: dict[str, None] = {}
         self.changes = 0
         self._making = threading.Lock()
         self._thread = SessionsLoop("bundle-router-mcp", self._context)
@@ -203,6 +206,12 @@ class McpSessions:
 
     # --- the ends ----------------------------------------------------------------------------------------------------
 
+    def mark_closed(self, run_id: str) -> bool:
+        self.closed_runs[run_id] = None
+        for oldest in [*self.closed_runs][:-MAX_CLOSED]:
+            self.closed_runs.pop(oldest, None)
+        return self._hub is not None  # looked at after the mark: a hub that is made meanwhile sees it
+
     async def close_run(self, run_id: str) -> None:
         hub = self._hub
         if hub is not None:
@@ -244,6 +253,7 @@ class McpSessions:
                     check=self._checker.problems,
                     note_change=self._note_change,
                 )
+                hub.pool.closed_runs = self.closed_runs
                 self._hub = hub
             return self._hub
 
