@@ -19,14 +19,6 @@ from bundle_router.serving.service import serve
 from bundle_router.serving.tokens import AccessTokens
 
 __all__ = [
-    "STOP_S",
-    "AccessTokens",
-    "Endpoint",
-    "Keys",
-    "ServiceAddress",
-    "key_from_env",
-    "new_key",
-    "require_extra",
-    "serve",
-    "serve_mcp",
-]
+    "STOP_S", "AccessTokens", "Endpoint", "Keys", "ServiceAddress", "key_from_env", "new_key", "require_extra",
+    "serve", "serve_mcp",
+]  # fmt: skip

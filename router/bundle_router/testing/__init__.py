@@ -278,19 +278,7 @@ def fake_router(
 
 
 __all__ = [
-    "FakeCapabilities",
-    "FakeClock",
-    "FakeDiagnostics",
-    "FakeRedactor",
-    "FakeRouter",
-    "FakeSessions",
-    "Fakes",
-    "MemoryArtifacts",
-    "MemoryRun",
-    "MemoryRunLog",
-    "MemoryRunStore",
-    "MemoryRuns",
-    "ScriptedSelector",
-    "fake_router",
-    "small_catalog",
-]
+    "FakeCapabilities", "FakeClock", "FakeDiagnostics", "FakeRedactor", "FakeRouter", "FakeSessions", "Fakes",
+    "MemoryArtifacts", "MemoryRun", "MemoryRunLog", "MemoryRunStore", "MemoryRuns", "ScriptedSelector",
+    "fake_router", "small_catalog",
+]  # fmt: skip
