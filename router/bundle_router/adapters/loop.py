@@ -341,7 +341,7 @@ class SessionsLoop:
             raise ToolFailure(f"tool servers can't be reached from here: {error}", code="unavailable") from error
         try:
             return await answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter is thrown when a loop was closed
             with contextlib.suppress(RuntimeError):  # that loop has ended, with all its work
                 there.call_soon_threadsafe(give_up)
             raise

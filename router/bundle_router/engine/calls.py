@@ -158,6 +158,10 @@ def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Res
     raise run.moved_error()
 
 
+Judged = AdmittedCall | KeyTaken | Result | None
+"""What `admit` returns."""
+
+
 # --- judged and begun ----------------------------------------------------------------------------------------------
 
 
@@ -169,7 +173,7 @@ def admit(
     problems: Sequence[str],
     tree: Totals | None,
     wait_s: float,
-) -> AdmittedCall | KeyTaken | Result | None:
+) -> Judged:
     """Resolve and judge a call, and record its start; or record its refusal and return that. `problems` are what is
     wrong with its arguments, which were checked for the target `checked`, and `tree` what the tree of runs has spent.
 
@@ -284,13 +288,20 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
             return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
 
     try:
-        refused = await on_store(end, blocks=at.run.runs.store.blocks)
+        refused = await on_store(end, blocks=at.run.runs.store.blocks, undo=lambda made: abandon(at, made or call, ()))
     except BaseException:
         at.run.release()
         raise
     if refused is not None:
         at.run.release()
     return refused or call
+
+
+def abandon(at: CallPorts, made: AdmittedCall | KeyTaken | Result | None, holds: tuple[None, ...] = (None,)) -> None:
+    """Leave a call that began when nobody waited for it any more, and the holds that it has on the run."""
+    if isinstance(made, AdmittedCall):
+        nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
+        at.run.abandoned.extend((partial(finish_call, at.ports, at.run, made, nothing), *holds))
 
 
 def _client_for(target: CallTarget, client: Client | None) -> Client | None:
@@ -350,10 +361,12 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
         outcome = await _call_or_reuse(at, call)
         stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
     except BaseException as ended:
-        kind, code = ended_by(ended)
-        nothing = CallOutcome(kind, code, ShapedResult.empty())
+        end = partial(finish_call, at.ports, at.run, call, CallOutcome(*ended_by(ended), ShapedResult.empty()))
         try:
-            await asyncio.shield(at.run.under_lock(partial(finish_call, at.ports, at.run, call, nothing)))
+            if isinstance(ended, GeneratorExit):  # a coroutine that is closed can await nothing
+                at.run.abandoned.append(end)
+            else:
+                await asyncio.shield(at.run.under_lock(end))
         except RouterError as trouble:  # what ended the call is what its caller has to hear
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)

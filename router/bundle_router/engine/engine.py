@@ -39,7 +39,7 @@ from bundle_router.engine.arguments import (
     with_artifacts,
     without_payloads,
 )
-from bundle_router.engine.calls import KeyTaken, admit, call_once, over_budget, perform, within_tree
+from bundle_router.engine.calls import Judged, KeyTaken, abandon, admit, call_once, over_budget, perform, within_tree
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import (
@@ -367,7 +367,8 @@ class Engine:
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
             tree = self._tree_spent(at.run)
-            found = await at.run.under_lock(partial(admit, at, state, request, target, problems, tree))
+            judged = partial(admit, at, state, request, target, problems, tree)
+            found: Judged = await at.run.under_lock(judged, partial(abandon, at))
             if isinstance(found, AdmittedCall) and tree is not None:
                 return await within_tree(at, found)
             if found is not None:

@@ -11,7 +11,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -55,7 +57,7 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _:
 
     try:
         return await asyncio.to_thread(job)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
         with lock:
             cancelled = True
             unwanted = [*done]
@@ -64,14 +66,14 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _:
         raise
 
 
-async def on_store(work: Callable[[float], T], *, blocks: bool) -> T:
-    """Do work that receives the seconds it may wait for the store: in place where that is quick, else in a thread."""
+async def on_store(work: Callable[[float], T], *, blocks: bool, undo: Callable[[T], None] = lambda _: None) -> T:
+    """Do work that receives the seconds it may wait for the store: in place where that is quick, else `in_thread`."""
     if not blocks:
         try:
             return work(QUICK_S)
         except RunBusy:  # somebody holds it for longer than it takes: nothing was written
             pass
-    return await asyncio.to_thread(work, PATIENT_S)
+    return await in_thread(lambda: work(PATIENT_S), undo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class OpenRun:
         self.closing = False
         self.ended = False
         self.others: tuple[Writer, ...] = ()
+        self.abandoned: deque[Callable[[float], object] | None] = deque()
+        """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
+        collector may close one in a thread that has the lock."""
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
         self.runs = runs
@@ -149,14 +154,14 @@ class OpenRun:
                 return record
         raise self.moved_error()
 
-    async def under_lock(self, work: Callable[[float], T]) -> T:
+    async def under_lock(self, work: Callable[[float], T], undo: Callable[[T], None] = lambda _: None) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
 
         def locked(wait_s: float) -> T:
             with self.lock:
                 return work(wait_s)
 
-        return await on_store(locked, blocks=self.runs.store.blocks)
+        return await on_store(locked, blocks=self.runs.store.blocks, undo=undo)
 
     async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = in_thread) -> None:
         """Wait until the records survive power loss, where the config asks for that."""
@@ -202,12 +207,16 @@ class OpenRun:
     def hold(self) -> bool:
         """Keep the run open until `release`. Return False where it is closed already."""
         with self.lock:
+            self._take_abandoned(QUICK_S)
             self.leases += not self.ended
             self.used = True  # by a step or a call; others are only looked at, as ancestors are
             return not self.ended
 
     def release(self) -> None:
         """End one hold on the run: a step or a call is over."""
+        if sys.exc_info()[0] is GeneratorExit:
+            self.abandoned.append(None)
+            return
         with self.lock:
             self.leases -= 1
             if not self.closing:
@@ -221,21 +230,36 @@ class OpenRun:
         """Close the run, or, with steps or calls under way, once the last of them is recorded."""
         with self.lock:
             self.closing = True
+            self._take_abandoned(PATIENT_S)
             self._end_if_idle()
             return RunEnd(self.ended and not self.others, self.others)
 
     def close_idle(self) -> bool:
         """Close the run unless steps or calls are under way. Return whether it was closed."""
         with self.lock:
+            self._take_abandoned(PATIENT_S)
             if self.leases == 0:
                 self.closing = True
                 self._end_if_idle()
             return self.ended
 
+    def _take_abandoned(self, wait_s: float) -> None:
+        while self.abandoned:
+            end = self.abandoned.popleft()
+            if end is None:
+                self.leases -= 1
+                continue
+            try:
+                end(wait_s)
+            except RouterError as trouble:  # of another call than the one that is made now
+                self.runs.diagnostics.event("error", "call.unrecorded", run_id=self.id, error=trouble)
+
     def _end_if_idle(self) -> None:
         if self.leases == 0 and not self.ended:
             self.ended = True
             self.others = self.log.close()
+        if self.ended:
+            self.runs.ending.discard(self)
 
 
 def recorded_decision(run: OpenRun, decision_id: str) -> DecisionRecord:
@@ -263,6 +287,8 @@ class RunTable:
         self._catalog = catalog
         self.diagnostics = diagnostics
         self._runs: dict[str, OpenRun] = {}
+        self.ending: set[OpenRun] = set()
+        """Runs that are closed while steps or calls are under way."""
         self._lock = threading.Lock()
         self._stripes = tuple(threading.Lock() for _ in range(_STRIPES))
         self._closed = False
@@ -349,6 +375,7 @@ class RunTable:
         with self._lock:
             run = self._runs.pop(run_id, None)
         if run is not None:
+            self.ending.add(run)
             return run.close()
         self._refuse_closed()
         log = self.store.open(run_id)
@@ -379,11 +406,12 @@ class RunTable:
         """Close every run, and open no more. Raises the first error after all are closed."""
         with self._lock:
             self._closed = True
-            known = list(self._runs)
+            known = [*self._runs.values(), *self.ending]
+            self._runs.clear()
         troubles: list[RouterError] = []
-        for run_id in known:
+        for run in known:
             try:
-                self.close(run_id)
+                run.close()
             except RouterError as trouble:  # the other runs still want to be let go of
                 troubles.append(trouble)
         if troubles:

@@ -260,7 +260,11 @@ class RelayedRequest:
             shaped, stored = await self._shape_answer(answer)
         except BaseException as ended:
             outcome, code = ended_by(ended)
-            await asyncio.shield(self._record(request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()))
+            end = request, ServerReply(outcome=outcome, code=code), ShapedResult.empty()
+            if isinstance(ended, GeneratorExit):
+                self.at.run.abandoned.append(partial(self._append, *end, ()))
+            else:
+                await asyncio.shield(self._record(*end))
             raise
         await self._record(request, answer, shaped, stored)
         await self.at.run.wait_until_durable()

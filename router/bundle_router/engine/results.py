@@ -193,7 +193,7 @@ async def store(run: OpenRun, blobs: Sequence[Blob]) -> tuple[Artifact, ...]:
 
 def ended_by(error: BaseException) -> tuple[Outcome, str]:
     """Return the outcome and the code of a call that an exception ended."""
-    if isinstance(error, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return "cancelled", "cancelled"
     return "tool_error", "storage" if isinstance(error, StorageError | CorruptRun) else "internal"
 

@@ -75,7 +75,7 @@ class ResultReuse:
         self._clock = clock
         self._cache = ResultCache()
         self._under_way: dict[str, _CallUnderWay] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close a coroutine of whoever has it
 
     async def get_or_call(self, catalog: Catalog, reusable_call: ReusableCall, call_id: str, work: Work) -> CallOutcome:
         """Return a kept result of the same call, or else the outcome of `work`."""

@@ -300,7 +300,8 @@ class LocalSessions:
             timer.cancel()
             abandoned.append(True)
             if task is not None:
-                task.cancel()
+                with contextlib.suppress(RuntimeError):  # its loop was closed
+                    task.cancel()
         if result.outcome in ("busy", "timeout"):  # a tool's own timeout result may say how far it came
             return result
         text = f"{server}.{tool} took longer than {timeout_s:g} s; it was told to stop."
@@ -321,7 +322,7 @@ class LocalSessions:
             return self._result(await made if inspect.isawaitable(made) else made)
         except ToolFailure as failure:
             return _failed_result(failure)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as defect:  # noqa: BLE001 - as above
             return self._crashed_result(entry, defect)

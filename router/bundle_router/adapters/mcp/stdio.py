@@ -103,11 +103,14 @@ class LineRequests:
         """Wait for a result; who is cancelled meanwhile gives the request up. Raises ServerFault, RpcError."""
         try:
             return await made.answer  # type: ignore[no-any-return] # it is what `take` put there
-        except asyncio.CancelledError as cancelled:
-            if self._give_up(made) and made.ended is not None:
-                with contextlib.suppress(RuntimeError):  # that loop was closed, with all it held
-                    self._loop.call_soon_threadsafe(made.ended, cancelled)
+        except (asyncio.CancelledError, GeneratorExit):  # in the latter case its own loop may be closed
+            with contextlib.suppress(RuntimeError):  # that loop was closed, with all it held
+                self._loop.call_soon_threadsafe(self._abandon, made)
             raise
+
+    def _abandon(self, made: LineRequest) -> None:
+        if self._give_up(made) and made.ended is not None:
+            made.ended(asyncio.CancelledError())
 
     def _give_up(self, made: LineRequest) -> bool:
         """Tell the server that nobody waits for an answer any more. Return whether somebody did."""
