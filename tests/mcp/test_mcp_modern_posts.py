@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from bundle_router.adapters.loop import share_running_loop
 from bundle_router.adapters.mcp import McpSessions, posting
 from bundle_router.adapters.mcp.http import OriginClient
 from bundle_router.adapters.mcp.posting import _Answer, read_object
+from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.tool_servers import RawResult
 
 DISCOVERED = {
@@ -33,11 +35,11 @@ FAILED = {"code": -32602, "message": "no such thing"}
 
 
 class RawServer:
-    """Answers `server/discover` as a modern server, and each call with the bytes it is given: `ID` in them stands for
-    the request's id. What follows `CLOSE` is not sent: the connection ends there."""
+    """Answers `server/discover` as a modern server, and each call with the bytes it is given (the last for all others):
+    `ID` in them stands for the request's id. What follows `CLOSE` is not sent: the connection ends there."""
 
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = [*answers]
         self.calls: list[dict[str, str]] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -68,7 +70,7 @@ class RawServer:
             said = http(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": DISCOVERED}).encode())
         elif message.get("method") == "tools/call" and line.startswith(b"POST /mcp "):
             self.calls.append(headers)
-            said = self.answer
+            said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         elif message.get("method") == "tools/call":
             said = rpc(result=OK)
         else:
@@ -85,8 +87,8 @@ class RawServer:
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[RawServer]:
-    server = RawServer(answer)
+def answering(*answers: bytes) -> Iterator[RawServer]:
+    server = RawServer(*answers)
     threading.Thread(target=server.run, daemon=True).start()
     try:
         yield server
@@ -177,17 +179,29 @@ ANSWERS: dict[str, bytes] = {
 }
 
 
-def outcome(bench: Any, answer: bytes) -> tuple[str, str, str]:
-    """How a call ended, and what was said of it but for the names of a library's exceptions."""
+def chunked(said: bytes) -> bytes:
+    """Leaves the connection open, for an id of one digit."""
+    return CHUNKED + b"%x\r\n" % (len(said) - len("ID") - len('"')) + said + b"\r\n0\r\n\r\n"
+
+
+def outcome(bench: Any, answer: bytes, *, at_once: bool = False) -> tuple[str, str, str]:
+    """How a call ended, and what was said of it but for the names of a library's exceptions. `at_once`: the sessions
+    run on the caller's loop, and a connection is open already."""
 
     async def main(sessions: McpSessions) -> RawResult:
+        if at_once:
+            share_running_loop()
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
         result: RawResult = await bench.call(sessions, "echo", text="x")
+        assert [(one.running, one.waiting) for one in sessions.status()] == [(0, 0)]
         return result
 
-    with answering(answer) as server:
+    first = [chunked(message(result=OK))] if at_once else []
+    with answering(*first, answer) as server:
         result = bench.run(main, bench.http(server))
         is_redirect = b"307" in answer[:20]
-        assert 1 <= len(server.calls) <= 1 + is_redirect, "what may have been carried out is not sent again"
+        sent = len(server.calls) - len(first)
+        assert 1 <= sent <= 1 + is_redirect, "what may have been carried out is not sent again"
         return result.outcome, result.code, re.sub(r" \(\w*Error\)| \(its answer is not HTTP\)", "", bench.said(result))
 
 
@@ -196,7 +210,8 @@ def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
     bench: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     ours = outcome(bench, ANSWERS[name])
-    monkeypatch.setattr(OriginClient, "modern_posts", lambda _self, _pool: None)
+    assert ours == outcome(bench, ANSWERS[name], at_once=True)
+    monkeypatch.setattr(OriginClient, "modern_posts", lambda *_given: None)
     assert ours == outcome(bench, ANSWERS[name])
 
 
@@ -205,9 +220,7 @@ def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_c
         for _ in range(3):
             assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
 
-    said = message(result=OK)
-    whole = CHUNKED + b"%x\r\n" % (len(said) - len("ID") - len('"')) + said + b"\r\n0\r\n\r\n"  # an id of one digit
-    with answering(whole) as server:
+    with answering(chunked(message(result=OK))) as server:
         bench.run(main, bench.http(server))
         assert len(server._open) == 2, "one of the SDK's, which discovered, and one for all calls"
     with answering(rpc(result=OK)) as server:
@@ -215,8 +228,13 @@ def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_c
         assert len(server.calls) == 3
 
 
-def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any, at_once: bool) -> None:
     async def main(sessions: McpSessions) -> None:
+        if at_once:
+            share_running_loop()
+            assert (await bench.call(sessions, "echo", text="x")).outcome == "ok"
+            del server.calls[:]
         call = asyncio.ensure_future(bench.call(sessions, "echo", text="x"))
         await bench.until(lambda: len(server.calls) == 1)
         await leap.until(call)
@@ -225,11 +243,12 @@ def test_a_call_that_is_given_up_closes_its_connection(bench: Any, leap: Any) ->
         await bench.until(lambda: len(server.calls) == 2)
         call.cancel()
         await bench.until(lambda: all(is_closed(one) for one in server._open[1:]))
+        assert [(one.running, one.waiting) for one in sessions.status()] == [(0, 0)]
 
     def is_closed(connection: socket.socket) -> bool:
         return connection.fileno() < 0
 
-    with answering(b"HTTP/1.1 200 OK\r\n") as server:
+    with answering(*([chunked(message(result=OK))] if at_once else []), b"HTTP/1.1 200 OK\r\n") as server:
         bench.run(main, bench.http(server))
 
 
@@ -245,7 +264,7 @@ def test_a_large_answer_with_a_key_named_method_is_left_to_a_thread() -> None:
     answer.head(200, {b"content-type": SSE.encode()})
     answer.body(b'data: {"jsonrpc": "2.0", "id": 1, "result": {"method": "' + b"x" * 200_000 + b'"}}\n\n')
     assert answer.done
-    assert answer.is_large
+    assert len(answer.held) >= LARGE
     assert answer.result() == {"method": "x" * 200_000}
 
 
@@ -284,7 +303,7 @@ def test_a_large_event_is_gone_over_a_few_times_and_by_no_regular_expression_but
     finally:
         sys.setprofile(None)
     assert answer.done
-    assert answer.is_large
+    assert len(answer.held) >= LARGE
     assert [kind for kind, _ in gone_over].count(re.Pattern) == len(heads.lengths)
     assert heads.lengths == [1_000]
     assert len(body) < sum(size for _, size in gone_over) < 10 * len(body)

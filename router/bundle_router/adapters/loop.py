@@ -12,11 +12,10 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
-from types import coroutine
 from typing import Any, TypeVar
 
 from bundle_router.errors import RequestError, ToolFailure, WrongContext
@@ -63,12 +62,6 @@ class LoopThread:
     @property
     def is_started(self) -> bool:
         return self._loop is not None
-
-    @property
-    def ident(self) -> int | None:
-        """The thread's number (`threading.get_ident`); None before it has started."""
-        thread = self._thread
-        return thread.ident if thread is not None else None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop. Cancelling the future cancels the coroutine.
@@ -253,22 +246,6 @@ class _Workers(ThreadPoolExecutor):
                 raise
 
 
-@coroutine
-def _in_context(work: Coroutine[Any, Any, T], context: Context) -> Generator[Any, Any, T]:
-    """Await a coroutine whose code runs in the context, without a task and the two loop iterations that one takes."""
-    step: Callable[..., Any] = work.send
-    sent_value: object = None
-    try:
-        while True:
-            awaited = context.run(step, sent_value)
-            try:
-                step, sent_value = work.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - the coroutine it is thrown into decides
-                step, sent_value = work.throw, error
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return] # it is what the coroutine returned
-
-
 class SessionsLoop:
     """Runs coroutines for any caller. `context`, called by the caller, returns the context that they run in."""
 
@@ -292,7 +269,7 @@ class SessionsLoop:
         if self._here is None and running in _SHARED and not self._thread.is_started:
             self._here = running
         if self._here is running:
-            return _in_context(context.run(make), context)
+            return running.create_task(context.run(make), context=context)
         return self._over_there(make, context, running)
 
     async def _over_there(

@@ -200,6 +200,9 @@ class ChannelPool:
             idle.pop(0).close()
         self._sweep = loop.call_at(idle[0].used_at + KEEP_S, self._close_unused, loop) if idle else None
 
+    def has_kept_channel(self, now: float) -> bool:
+        return bool(self._idle) and self._idle[-1].is_open and now - self._idle[-1].used_at < KEEP_S
+
     def _take_kept_channel(self, now: float) -> Channel | None:
         """Return the most recently used idle channel if it is still usable, else None. Closes those that are not."""
         while self._idle:

@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, read_result
-from bundle_router.adapters.mcp.stdio import LineRequests
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -47,8 +46,8 @@ class Wire(Protocol):
     def pid(self) -> int:
         """The id of the server's process; 0 if it has none on this machine."""
 
-    def carrier(self, *, is_modern: bool) -> RequestCarrier | None:
-        """Return the carrier of requests that bypass the SDK, if there is one."""
+    def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> RequestCarrier | None:
+        """Return the carrier of requests that bypass the SDK, if there is one. `on_change`: see `ModernPosts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class Connection:
                 exchange.is_open = True
                 self._wire.note_era(session.listens_to)
                 session.is_own = self._wire.stateful
-                session.carrier = self._wire.carrier(is_modern=session.is_modern)
+                session.carrier = self._wire.carrier(self._on_change, is_modern=session.is_modern)
                 self.identity = _identity(session)
                 if not self._ready.done():
                     self._ready.set_result(session)
@@ -223,11 +222,11 @@ class Connection:
         """Return whether a client's answers are read by us, with null for what is no JSON, such as NaN."""
         return self._session is not None and self._session.carrier_for(client) is not None
 
-    def lines(self, client: Client | None) -> tuple[sdk.RawSession, LineRequests] | None:
-        """Return the session, and what carries a client's requests on any thread, if this connection has that."""
+    def at_once(self, client: Client | None) -> tuple[sdk.RawSession, RequestCarrier] | None:
+        """Return the session, and what carries a client's requests, if this thread can send one now."""
         session = self._session
         carrier = session.carrier_for(client) if session is not None and self.alive else None
-        return (session, carrier) if session is not None and isinstance(carrier, LineRequests) else None
+        return (session, carrier) if session is not None and carrier is not None and carrier.is_ready else None
 
     def _forget(self, work: asyncio.Task[Any]) -> None:
         self._behind.discard(work)

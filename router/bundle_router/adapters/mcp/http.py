@@ -19,7 +19,7 @@ import os
 import ssl
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from ipaddress import ip_address
@@ -136,7 +136,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
         return _answer(status, f"HTTP {status}", kept)
 
-    def modern_posts(self, pool: TcpPool) -> ModernPosts | None:
+    def modern_posts(self, pool: TcpPool, on_change: Callable[[], None]) -> ModernPosts | None:
         """Return a carrier of modern requests to this address; None if the URL contains credentials."""
         url = self._url
         if url.userinfo:
@@ -146,7 +146,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
             self.stateful = True
 
         channels = pool.channels(url)
-        return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, given_session)
+        return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, on_change, given_session)
 
     async def aclose(self) -> None:
         """Do nothing: the connections below belong to the owner of the pool."""

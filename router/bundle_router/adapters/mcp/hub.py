@@ -6,8 +6,9 @@ Rules:
 2. A call is retried only if the server can't have acted on it: it was not reached, or said that it has forgotten the
    session. It is retried once, after `restart_s`, within the call's own time.
 3. An error result, a refusal, or a result that violates its schema is an answer: it says nothing about health.
-4. A call to a stdio server is sent from its caller's loop, where nothing but the answer has to be waited for. The
-   sessions' loop takes the answer and watches the time, and what the call held is free even if the caller is blocked.
+4. Where nothing but the answer has to be waited for, a call is sent at once: from its caller's loop to a stdio server,
+   from the sessions' loop to a modern one over HTTP. The sessions' loop takes the answer and watches the time, and what
+   the call held is free even if the caller is blocked.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from bundle_router.adapters.mcp.faults import (
 )
 from bundle_router.adapters.mcp.lists import Lists, read_pages
 from bundle_router.adapters.mcp.pool import LISTING, ResourceSubscriptions, SessionPool, session_terms
+from bundle_router.adapters.mcp.posting import Redirected
 from bundle_router.adapters.mcp.processes import ProcessSupervisor
 from bundle_router.adapters.mcp.quiet import is_traced
 from bundle_router.adapters.workers import run_in_turn
@@ -174,8 +176,8 @@ class Hub:
         self.pool = SessionPool(self._connection, bounds, clock, self.guards.lock)
         self.lists = Lists(self._read, clock, diagnostics, _admit_listing, note_change)
         self.following = ResourceSubscriptions(self.pool, bounds)
-        self._loop = asyncio.get_running_loop()
-        self._reaping = self._loop.create_task(self._reap())
+        self.loop = asyncio.get_running_loop()
+        self._reaping = self.loop.create_task(self._reap())
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
@@ -207,12 +209,13 @@ class Hub:
     ) -> RawResult | None:
         """Do as `call` does, on any loop, where only the answer has to be waited for; else return None."""
         ready = self.pool.ready(server, scope)
-        lines = ready[1].lines(scope.client) if ready is not None else None
-        if ready is None or lines is None or is_traced() or budget_left(arguments, PIECE) < 0:
+        open_now = ready[1].at_once(scope.client) if ready is not None else None
+        if ready is None or open_now is None or is_traced() or budget_left(arguments, PIECE) < 0:
             return None
-        (lease, connection), (session, requests) = ready, lines
-        params, _ = session.stamp("tools/call", {"name": tool, "arguments": dict(arguments)}, None, scope.client)
-        text = encode_small(params)
+        (lease, connection), (session, carrier) = ready, open_now
+        asked, schema = {"name": tool, "arguments": dict(arguments)}, self._schema_of(server, tool, scope)
+        params, opts = session.stamp("tools/call", asked, schema, scope.client)
+        text, headers = encode_small(params), opts.get("headers", {})
         with self.guards.lock:
             ticket = None if lease.doomed else self.guards.enter_at_once(server.name)
             if ticket is None:
@@ -220,25 +223,25 @@ class Hub:
             self.pool.hold(lease)
         end, name = partial(self._end_call, server, ticket, lease, connection), f"{server.name}.{tool}"
         try:
-            made = requests.begin("tools/call", text, timeout_s, end)
-        except ServerFault:  # it has just ended, and nothing was sent
-            self._loop.call_soon_threadsafe(end, asyncio.CancelledError())
-            return None
-        try:
-            raw = await requests.answer_to(made)
+            raw, size = await carrier.post("tools/call", text, headers, timeout_s, end)
         except RpcError as error:
             return error_result(name, error, scope.client)
         except ServerFault as fault:
-            return fault_result(name, fault, timeout_s)
+            return fault_result(name, fault, timeout_s) if fault.sent else None
+        except Redirected:
+            session.carrier = None  # the SDK follows redirects within the origin, here and from now on
+            return None
         await self._note_unexpected(server, tool, scope, raw)
         read = partial(read_answer, name, raw, self._bounds.max_blocks, scope.client)
-        return read() if made.size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
+        return read() if size * EACH <= _INLINE_CHARS else await _take_apart(raw.get("content"), read)
 
     def _end_call(
         self, server: Server, ticket: Ticket, lease: HeldConnection[Any], connection: Connection, failure: Any
     ) -> None:
+        """Give back what a call held. A request that was not sent is made again, so that its failure says nothing."""
         if isinstance(failure, ServerFault):
             self._let_go(connection, failure)
+            failure = failure if failure.sent else asyncio.CancelledError()
         self.pool.release(lease)
         self._settle(server, ticket, failure)
         self.guards.leave(server.name)
@@ -324,7 +327,7 @@ class Hub:
             return await attempt()
         except ServerFault as fault:
             wait_s = again_in_s(fault)
-            if wait_s is None or self._loop.time() + self._bounds.restart_s >= deadline:
+            if wait_s is None or self.loop.time() + self._bounds.restart_s >= deadline:
                 raise
         await asyncio.sleep(wait_s)
         return await attempt()
@@ -334,8 +337,7 @@ class Hub:
     ) -> dict[str, Any]:
         lease, connection = await self.pool.acquire(server, scope, deadline)
         try:
-            entry = self.lists.known(server.name, scope.principal) if method == "tools/call" else None
-            schema = entry.schemas.get(params["name"]) if entry is not None else None
+            schema = self._schema_of(server, params["name"], scope) if method == "tools/call" else None
             left = deadline - asyncio.get_running_loop().time()
             raw = await connection.request(method, params, max(left, 0.0), schema, scope.client)
             if not connection.bypasses_sdk(scope.client) and not take_out_nan(raw, _INLINE_CHARS):
@@ -346,6 +348,11 @@ class Hub:
             raise
         finally:
             self.pool.release(lease)
+
+    def _schema_of(self, server: Server, tool: str, scope: Scope) -> Mapping[str, Any] | None:
+        """Return a tool's schema as it is listed, for the arguments that a modern server also wants as headers."""
+        entry = self.lists.known(server.name, scope.principal)
+        return entry.schemas.get(tool) if entry is not None else None
 
     def _let_go(self, connection: Connection, fault: ServerFault) -> None:
         """Retire a connection that has ended. Only one of the calls that ended with it counts against the server."""
@@ -380,7 +387,7 @@ class Hub:
             self.pool.release(lease)
 
     async def _read(self, server: Server, scope: Scope) -> tuple[Listing, float | None]:
-        deadline = self._loop.time() + self._bounds.connect_s + self._bounds.list_s
+        deadline = self.loop.time() + self._bounds.connect_s + self._bounds.list_s
 
         def again_in_s(fault: ServerFault) -> float | None:
             wait_s = 0.0 if fault.kind == "session_lost" else self._bounds.restart_s

@@ -10,7 +10,9 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -50,7 +52,12 @@ _NOTICE: Final = re.compile(
 )
 """The head of a message that is no answer, as most servers write it."""
 _HEAD_BYTES: Final = 1_000
+_LONGEST_S: Final = 1e6
 _HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: [\t\x20-\x7e]*")
+
+
+Ended = Callable[[BaseException | None], object]
+"""Is called once, on the connection's loop, with the failure of a request or None."""
 
 
 class RequestCarrier(Protocol):
@@ -58,10 +65,15 @@ class RequestCarrier(Protocol):
 
     number: int
 
-    async def request(
-        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
-    ) -> dict[str, Any]:
-        """Send a request and return its result unchecked. Raises ServerFault, RpcError, Redirected."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request of this thread is sent before anything is waited for."""
+
+    async def post(
+        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+    ) -> tuple[dict[str, Any], int]:
+        """Send a request, whose `params` are JSON. Return its result unchecked, and the bytes of the answer. Raises
+        ServerFault (kind `timeout` too), RpcError, Redirected."""
 
     def close(self) -> None: ...  # ends the requests under way
 
@@ -72,7 +84,7 @@ class Redirected(Exception):
 
 class ModernPosts:
     """The requests of one connection. `on_change` is called when the server says, beside an answer, that its tools have
-    changed; `given_session` when it issues a session."""
+    changed; `given_session` when it issues a session. All on one event loop."""
 
     def __init__(
         self,
@@ -81,33 +93,52 @@ class ModernPosts:
         host: bytes,
         headers: Mapping[str, str],
         max_bytes: int,
+        on_change: Callable[[], None],
         given_session: Callable[[], None],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._first = b"POST " + target + b" HTTP/1.1\r\nhost: " + host + b"\r\n"
         self._fixed = _STATIC | {name.lower(): value for name, value in headers.items()}
         self._first += b"".join(map(_header_line, self._fixed.items()))
         self._max_bytes = max_bytes
         self._given_session = given_session
+        self._on_change = on_change
         self._under_way: set[_Answer] = set()
         self.number = 1
 
-    async def request(
-        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
-    ) -> dict[str, Any]:
-        """See `RequestCarrier.request`."""
+    @property
+    def is_ready(self) -> bool:
+        return asyncio.get_running_loop() is self._loop and self._pool.has_kept_channel(self._loop.time())
+
+    async def post(
+        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+    ) -> tuple[dict[str, Any], int]:
+        """See `RequestCarrier.post`."""
         number, self.number = self.number, self.number + 1
-        text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{await encode_params(params)}}}'
+        text = f'{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}'
         body = text.encode("utf-8", "replace")
-        answer = _Answer(number, self._max_bytes, on_change)
+        answer = _Answer(number, self._max_bytes, self._on_change)
+        try:
+            await self._exchange(self._head(headers, len(body)) + body, answer, timeout_s)
+            if b"mcp-session-id" in answer.headers:
+                self._given_session()
+            result = await run_in_turn("read", answer.result) if len(answer.held) >= LARGE else answer.result()
+        except BaseException as error:
+            ended(error)
+            raise
+        ended(None)
+        return result, answer.size
+
+    async def _exchange(self, request: bytes, answer: _Answer, timeout_s: float) -> None:
+        fault = ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
+        late = self._loop.call_later(min(timeout_s, _LONGEST_S), lambda: answer.end(fault))
         self._under_way.add(answer)
         try:
-            await self._pool.exchange(self._head(headers, len(body)) + body, answer)
-        finally:
+            await self._pool.exchange(request, answer)
+        finally:  # from here on the channel is another's
             self._under_way.discard(answer)
-        if b"mcp-session-id" in answer.headers:
-            self._given_session()
-        return await run_in_turn("read", answer.result) if answer.is_large else answer.result()
+            late.cancel()
 
     def close(self) -> None:
         for answer in list(self._under_way):
@@ -145,12 +176,13 @@ class _Answer:
         self.status = 0
         self.headers: Headers = {}
         self._number = number
+        self.size = 0
+        self.held = bytearray()  # of a stream the last event, if that is large
         self._max_bytes = max_bytes
         self._on_change = on_change
         self._left = max_bytes
         self._decoder: Any = None
         self._stream = self._event = False
-        self._held = bytearray()
         self._events = EventBuffer()
         self._message: dict[str, Any] | None = None
 
@@ -175,6 +207,7 @@ class _Answer:
                 piece = self._decoder.decompress(piece, self._left + 1)
             except zlib.error:
                 raise _garbled_fault("the server's compressed answer can't be read") from None
+        self.size += len(piece)
         self._left -= len(piece)
         if self._left < 0 and self.status >= 400:
             self.done = True
@@ -182,7 +215,7 @@ class _Answer:
         if self._left < 0 or (self._stream and self._events.held + len(piece) > self._max_bytes):
             raise ServerFault("too_large", f"the server's answer has more than {self._max_bytes:,} bytes", sent=True)
         if not self._stream:
-            self._held += piece
+            self.held += piece
             return
         for data, _ in self._events.feed(piece):
             self._take_data(data)
@@ -192,7 +225,7 @@ class _Answer:
             return
         notice = _NOTICE.match(data[:_HEAD_BYTES]) if len(data) >= LARGE else None
         if len(data) >= LARGE and notice is None:  # it is parsed later, in a thread
-            self._held, self._event, self.done = data, True, True
+            self.held, self._event, self.done = data, True, True
             return
         message = {"method": (notice[1] or b"").decode("latin-1")} if notice else read_object(data)
         if message is None:
@@ -203,10 +236,6 @@ class _Answer:
             self._on_change()
 
     # --- when it is there --------------------------------------------------------------------------------------------
-
-    @property
-    def is_large(self) -> bool:
-        return len(self._held) >= LARGE
 
     def result(self) -> dict[str, Any]:
         if 300 <= self.status < 400:
@@ -219,14 +248,14 @@ class _Answer:
             return read_result(self._message, self._number)
         if self.status == 202:
             raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
-        message = read_object(self._held) if self._event or self._kind() == b"application/json" else None
+        message = read_object(self.held) if self._event or self._kind() == b"application/json" else None
         if message is None:
             raise _garbled_fault("the server's answer is not a JSON-RPC message")
         return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
         """Return the server's JSON-RPC error in an error response. Raises ServerFault if it sent none."""
-        message = read_object(self._held) or {}
+        message = read_object(self.held) or {}
         if message.get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return read_result({**message, "id": None}, None)
         raise fault_for(self.status, self.headers.get(b"retry-after", b"").decode("latin-1"), sent=True)

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -43,7 +43,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bundle_router import __version__
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, ServerFault
-from bundle_router.adapters.mcp.posting import RequestCarrier
+from bundle_router.adapters.mcp.posting import RequestCarrier, encode_params
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.pass_through import (
@@ -216,10 +216,9 @@ class RawSession(ClientSession):
         """Send a request as `request` does, by the `carrier`. Raises ServerFault, RpcError, Redirected."""
         params, opts = self.stamp(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
-        if not is_traced():
-            return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
-        with trace_request(method, self.carrier.number, params):
-            return await self.carrier.request(method, params, opts.get("headers", {}), self._on_change)
+        with trace_request(method, self.carrier.number, params) if is_traced() else nullcontext():
+            text, headers = await encode_params(params), opts.get("headers", {})
+            return (await self.carrier.post(method, text, headers))[0]
 
     def stamp(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None

@@ -101,7 +101,7 @@ class McpSessions:
     ) -> RawResult:
         del place  # a server has the folder it was started in; what is in the arguments is its own affair
         entry, hub = self._entry(server), self._hub
-        if hub is not None and entry.traits.starts_process:
+        if hub is not None and (entry.traits.starts_process or hub.loop is asyncio.get_running_loop()):
             result = await hub.call_at_once(entry, tool, arguments, scope, timeout_s)
             if result is not None:
                 return result

@@ -26,7 +26,7 @@ import anyio
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import encode_params, read_message, read_object, read_result
+from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
@@ -44,8 +44,6 @@ _DRAIN_S: Final = 0.2
 
 Report = Callable[..., None]
 """Reports to the operator: `report(level, name, **fields)`."""
-Ended = Callable[[BaseException | None], None]
-"""Is called once, on the connection's loop, with the failure of a request or None."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class LineRequest:
     answer: asyncio.Future[Any]
     timeout_s: float
     due: float
-    ended: Ended | None
+    ended: Ended
     size: int = 0
 
 
@@ -74,18 +72,18 @@ class LineRequests:
         self._timer: asyncio.TimerHandle | None = None
         self._fault: ServerFault | None = None
 
-    async def request(
-        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str], on_change: Callable[[], None]
-    ) -> dict[str, Any]:
-        """See `posting.RequestCarrier.request`. Notifications beside an answer reach the SDK."""
-        return await self.answer_to(self.begin(method, await encode_params(params)))
+    is_ready = True
 
-    def begin(self, method: str, params: str, timeout_s: float = math.inf, ended: Ended | None = None) -> LineRequest:
-        """Send a request, whose `params` are JSON. Raises ServerFault if the connection has ended."""
+    async def post(
+        self, method: str, params: str, headers: Mapping[str, str], timeout_s: float = math.inf, ended: Ended = bool
+    ) -> tuple[dict[str, Any], int]:
+        """See `posting.RequestCarrier.post`. Notifications beside an answer reach the SDK."""
         here = asyncio.get_running_loop()
         with self._lock:
             if self._fault is not None:
-                raise ServerFault(self._fault.kind, self._fault.detail)
+                fault = ServerFault(self._fault.kind, self._fault.detail)
+                self._loop.call_soon_threadsafe(ended, fault)
+                raise fault
             made = LineRequest(self.number, here.create_future(), timeout_s, here.time() + timeout_s, ended)
             self.number += 1
             self._waiting[made.number] = made
@@ -93,23 +91,19 @@ class LineRequests:
                 self._due = made.due
                 self._loop.call_soon_threadsafe(self._watch)
         self._write(f'"id":{made.number},"method":"{method}","params":{params}')
-        return made
-
-    def _write(self, fields: str) -> None:
-        line = f'{{"jsonrpc":"2.0",{fields}}}\n'.encode("utf-8", "replace")
-        self._process.stdin.write(line, later=len(self._waiting) > 1)
-
-    async def answer_to(self, made: LineRequest) -> dict[str, Any]:
-        """Wait for a result; who is cancelled meanwhile gives the request up. Raises ServerFault, RpcError."""
         try:
-            return await made.answer  # type: ignore[no-any-return] # it is what `take` put there
+            return await made.answer, made.size
         except (asyncio.CancelledError, GeneratorExit):  # in the latter case its own loop may be closed
             with contextlib.suppress(RuntimeError):  # that loop was closed, with all it held
                 self._loop.call_soon_threadsafe(self._abandon, made)
             raise
 
+    def _write(self, fields: str) -> None:
+        line = f'{{"jsonrpc":"2.0",{fields}}}\n'.encode("utf-8", "replace")
+        self._process.stdin.write(line, later=len(self._waiting) > 1)
+
     def _abandon(self, made: LineRequest) -> None:
-        if self._give_up(made) and made.ended is not None:
+        if self._give_up(made):
             made.ended(asyncio.CancelledError())
 
     def _give_up(self, made: LineRequest) -> bool:
@@ -156,8 +150,7 @@ class LineRequests:
 
     def _end(self, made: LineRequest, answer: Any) -> None:
         failure = answer if isinstance(answer, Exception) else None
-        if made.ended is not None:
-            made.ended(failure)
+        made.ended(failure)
         settle = made.answer.set_result if failure is None else made.answer.set_exception
         if (loop := made.answer.get_loop()) is not self._loop:
             with contextlib.suppress(RuntimeError):  # the caller's loop was closed
@@ -300,7 +293,7 @@ class Pipes:
     def note_era(self, accepts: Callable[[str], bool]) -> None:
         self.accepts = accepts
 
-    def carrier(self, *, is_modern: bool) -> LineRequests:
+    def carrier(self, on_change: object, *, is_modern: bool) -> LineRequests:
         return self.requests
 
     @property

@@ -103,7 +103,7 @@ def headers_of(server: Server, environ: Mapping[str, str]) -> dict[str, str]:
 @dataclass(slots=True)
 class HttpWire:
     transport: OriginClient
-    modern_posts: ModernPosts | None = None
+    posting_pool: TcpPool | None = None
     pid: int = 0
     fault: ServerFault | None = None
 
@@ -114,8 +114,8 @@ class HttpWire:
     def note_era(self, accepts: Callable[[str], bool]) -> None:
         self.transport.ready = True
 
-    def carrier(self, *, is_modern: bool) -> ModernPosts | None:
-        return self.modern_posts if is_modern else None
+    def carrier(self, on_change: Callable[[], None], *, is_modern: bool) -> ModernPosts | None:
+        return self.transport.modern_posts(self.posting_pool, on_change) if is_modern and self.posting_pool else None
 
 
 def _prepare_stdio(server: Server, _scope: Scope, parts: WireParts) -> OpenWire:
@@ -156,7 +156,7 @@ async def _http_wire(
     from bundle_router.adapters.mcp.http import open_client
 
     async with open_client(transport, auth) as client, sdk.open_http(url, client, bounds.max_message_bytes) as streams:
-        yield streams, HttpWire(transport, transport.modern_posts(pool) if auth is None else None)
+        yield streams, HttpWire(transport, pool if auth is None else None)
 
 
 @asynccontextmanager
