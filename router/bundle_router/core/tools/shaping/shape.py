@@ -67,10 +67,12 @@ def shape(
     `max_chars` bounds the kept characters; notices (under 3,000 characters) are added. `describe` tells the type of
     bytes. With `references_to` (`sys.getrefcount`) the blocks' JSON is taken apart, as nobody needs it any more.
     """
-    if (texts := _short_plain_texts(blocks)) and len(text := "\n".join(texts)) <= max_chars:
+    kept_blocks = without_copies(blocks) if len(blocks) > 1 else blocks
+    if (texts := _short_plain_texts(kept_blocks)) and len(text := "\n".join(texts)) <= max_chars:
         flags = (LOOKS_LIKE_ERROR,) if _text_says_failed(next(filter(str.strip, texts), "")) else ()
-        return ShapedResult(text, (), len(text) - len(texts) + 1, len(text), flags=flags)
-    kept_blocks = without_copies(blocks)
+        copies = [_size(block, {}) for block in blocks if not isinstance(block, Text)]
+        rule = "copies" if copies else "as_is"
+        return ShapedResult(text, (), len(text) - len(texts) + 1 + sum(copies), len(text), rule, flags)
     references = References(describe)
     pieces = [_piece(block, references, max_chars) for block in kept_blocks]
     sizes = {id(piece.value): piece.size for piece in pieces if piece.size}
@@ -213,8 +215,7 @@ def without_copies(blocks: Sequence[Block]) -> list[Block]:
 
 def _forms(value: Any) -> list[Any]:
     """Return the value, and its content if it is a wrapper with a single key."""
-    inner = [next(iter(value.values()))] if isinstance(value, dict) and len(value) == 1 else []
-    return [value, *inner]
+    return [value, *value.values()] if isinstance(value, dict) and len(value) == 1 else [value]
 
 
 def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
