@@ -37,6 +37,8 @@ EACH: Final = 16
 
 def budget_left(value: Any, left: int) -> int:
     """Return the rest of a budget of characters after a JSON value; negative as soon as it is exceeded."""
+    if type(value) is dict and len(value) <= EACH and {*map(type, value), *map(type, value.values())} == {str}:
+        return left - EACH * (1 + len(value)) - sum(map(len, value)) - sum(map(len, value.values()))  # as most are
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()
@@ -85,8 +87,7 @@ decode: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).de
 
 def flat_json(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the fields of a frozen dataclass (with slots) of plain values as JSON, or those that are named."""
-    names = names or value.__slots__
-    return {name: getattr(value, name) for name in names}
+    return {name: getattr(value, name) for name in names or value.__slots__}
 
 
 class EncodedObject(dict[str, Any]):
