@@ -147,8 +147,7 @@ def _list(value: Any) -> list[Any]:
 def _pairs(value: Any) -> list[tuple[str, str]]:
     if not isinstance(value, dict):
         return []
-    rows = [(key, str(item)) for key, item in value.items() if isinstance(item, str | int | float)]
-    return rows[:MAX_ITEMS]
+    return [(key, str(item)) for key, item in value.items() if isinstance(item, str | int | float)][:MAX_ITEMS]
 
 
 def _headers(entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

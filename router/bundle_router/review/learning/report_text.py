@@ -16,8 +16,7 @@ HEAD = "# Proposed by `bundle-router learn`. Nothing reads this file: copy what 
 
 def proposals_toml(proposals: Proposals, catalog: Catalog) -> str:
     """Return the proposals as TOML text."""
-    lines = [HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([HEAD, *_routes(proposals.routes, catalog), *_bundles(proposals, catalog)]) + "\n"
 
 
 def _routes(routes: Sequence[RouteProposal], catalog: Catalog) -> Iterator[str]:

@@ -128,8 +128,7 @@ def _without_blank_edges(text: str) -> str:
     lines = text.split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
-    first = next(index for index, line in enumerate(lines) if line.strip())
-    return "\n".join(lines[first:])
+    return "\n".join(lines[next(index for index, line in enumerate(lines) if line.strip()) :])
 
 
 def _text_after(el: NavigableString) -> str:
