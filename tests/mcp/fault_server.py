@@ -411,7 +411,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(202, b"", "application/json")
         session = self.headers.get("mcp-session-id")
         if server.stateful and method not in ("initialize", "server/discover") and session not in server.sessions:
-            return self.answer(404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}')
+            return self.answer(*server.of_no_session)
         self.respond(method, message.get("params") or {}, ident)
         return None
 
@@ -493,6 +493,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.faults = faults
         self.stateful = False
+        self.of_no_session = 404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"gone"}}'
         self.events = False
         self.legacy = False
         """Whether it speaks the deprecated SSE transport; then `stream` is the client's, until `ending`."""

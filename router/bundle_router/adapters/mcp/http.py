@@ -48,6 +48,8 @@ may leave the origin. One that fails is answered with 502, so that the flow goes
 _PIECE: Final = 64 * 1024
 _PIECES: Final = 8
 """Pieces that are read from a server in one turn of the loop: 50 large answers at once would make one of 30 ms."""
+_NO_SESSION: Final = (b"session", b"not initialized")
+"""Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples send no 404."""
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
@@ -127,7 +129,8 @@ class OriginClient(httpx2.AsyncBaseTransport):
         """Return the answer for an error status: the server's JSON-RPC error, else one with the status."""
         status = response.status_code
         body = await _head_of(response, exchange)
-        if status == 404 and "mcp-session-id" in request.headers:
+        is_lost = status == 404 or (status == 400 and any(words in body.lower() for words in _NO_SESSION))
+        if is_lost and "mcp-session-id" in request.headers:
             exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
         elif (message := read_object(body) or {}).get("jsonrpc") == "2.0" and isinstance(message.get("error"), dict):
             return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
@@ -141,10 +144,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         url = self._url
         if url.userinfo:
             return None
-
-        def given_session() -> None:
-            self.stateful = True
-
+        given_session = partial(setattr, self, "stateful", True)
         channels = pool.channels(url)
         return ModernPosts(channels, url.raw_path, url.netloc, self._headers, self._max_bytes, on_change, given_session)
 
