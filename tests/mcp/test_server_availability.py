@@ -79,3 +79,31 @@ def test_a_server_that_failed_at_once_is_still_known_as_away_when_the_last_of_th
     )
     asyncio.run(servers.discover(("s", "t"), EVERYONE))
     assert {"s", "t"} <= dict(servers.availability().unavailable).keys()
+
+
+def test_a_server_that_was_left_alone_is_asked_before_it_counts_as_back(project: Any) -> None:
+    """Its old list may still hold; that says nothing about whether it is there."""
+    project.http("http://127.0.0.1:9/mcp")
+
+    class LeftAlone(Down):
+        listing = Listing("s", ())
+
+        async def definitions(self, server: str, *, scope: Scope = EVERYONE, fresh: bool = False) -> Listing:
+            return await super().definitions(server, scope=scope, fresh=fresh) if fresh else self.listing
+
+        def known(self, server: str, *, scope: Scope = EVERYONE) -> Listing | None:
+            return self.listing
+
+        def status(self, *, scope: Scope = EVERYONE) -> Sequence[ServerStatus]:
+            return [ServerStatus("s", "streamable-http", circuit="half_open")]
+
+    servers = Servers(
+        load_catalog(project.config),
+        cast(ToolServers, LeftAlone()),
+        {},
+        "trusted-may-skip",
+        FakeClock(),
+        FakeDiagnostics(),
+    )
+    asyncio.run(servers.verify("s", EVERYONE))
+    assert "it is down" in dict(servers.availability().unavailable)["s"]

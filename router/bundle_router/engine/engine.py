@@ -305,9 +305,8 @@ class Engine:
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
-        if (run := self.runs.hold_known(run_id)) is not None:
-            return run
-        return await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
+        run = self.runs.hold_known(run_id)
+        return run if run is not None else await in_thread(lambda: self.runs.hold(run_id), OpenRun.release)
 
     def _read(self, arguments: Mapping[str, Any] | str) -> Awaitable[Arguments]:
         return read_arguments(self.ports, arguments, self.catalog.settings.limits.max_argument_bytes)

@@ -3,8 +3,8 @@
 Rules:
 1. One set serves all: a tool that `availability` calls unavailable or drifted is not shown, found or callable.
 2. Routing contacts no server. It uses what earlier contacts learnt; before any contact, the pins.
-3. A call needs a list that the server has not called outdated: `verify` reads the list again where it has. A list
-   that is merely old serves the call while a new one is read.
+3. A call needs a list that the server has not called outdated: `verify` reads the list again where it has, or where
+   the server was left alone. A list that is merely old serves the call while a new one is read.
 4. A server that needs no pins (development only) shows nothing before it was asked. `discover` asks all such servers
    at once and waits `wait_s` at most; once some have answered, it gives the others as long again.
 5. A list that one principal got says nothing about another principal.
@@ -253,7 +253,8 @@ class Servers:
         server = self._catalog.servers[name]
         timeout_s = server.timeout_s or self._catalog.settings.limits.call_timeout_s
         is_older = self._known_listing(name, scope) is None and self._sessions.known(name, scope=scope) is not None
-        listing = await self._list(server, scope, timeout_s, fresh=is_older)
+        was_away = any((row.server, row.circuit) == (name, "half_open") for row in self._sessions.status(scope=scope))
+        listing = await self._list(server, scope, timeout_s, fresh=is_older or was_away)
         for _ in range(2):  # one may have been under way that was begun before the change
             if listing is None or not listing.changed:
                 break
