@@ -457,6 +457,8 @@ def test_a_config_that_changed_takes_another_step_before_anything_is_shown_or_ca
         assert "has to be routed again" in refused.text
         with pytest.raises(RequestError, match="has to be routed again"):
             router.tools_sync("r-1")
+        for name, arguments in (("search_tools", {"query": "b"}), ("list_tools", {})):
+            assert "has to be routed again" in router.call_sync("r-1", name, arguments).text
         router.route_sync(step())
         assert router.call_sync("r-1", "mine.b", {}).ok
 

@@ -177,6 +177,8 @@ def _answer(question: MetaQuestion, wanted: Wanted) -> MetaReply:
         return MetaReply(wanted.text, "invalid_arguments", "invalid_arguments")
     if isinstance(wanted, ReadArtifact | SearchArtifact):
         return _artifact(question, wanted, question.state.catalog.settings.limits.max_result_chars - MARGIN)
+    if isinstance(wanted, SearchTools | ListTools) and (why := question.state.why_nothing):
+        return MetaReply(f"This step has no tools now: {why}.")
     visible = question.visible_tools()
     if isinstance(wanted, SearchTools):
         ranked = question.state.surface.rank(wanted.query, frozenset(visible.places), RANKED, answering=True)

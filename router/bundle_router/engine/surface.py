@@ -116,6 +116,11 @@ class RunState:
                 self._targets[name] = found
         return found
 
+    @property
+    def why_nothing(self) -> str:
+        """Why the decision can't show anything any more; empty while it can."""
+        return superseded_text(self) if self.superseded else OUTDATED if self.outdated else ""
+
     def refuse_stale(self) -> None:
         """Raise RequestError for a decision that can't show anything any more."""
         self.refuse_superseded()
