@@ -191,7 +191,7 @@ def where_did_this_image_come_from(reviewer: Reviewer, reader: RunReader) -> Non
 def what_did_the_sub_agent_get(reviewer: Reviewer, reader: RunReader) -> None:
     reviewer.click_at("a.chip:has-text('sub-run')")
     reviewer.click_at("td.main > a")
-    reviewer.sees("researcher / look-up", "docs.fetch", "of 40 tools")
+    reviewer.sees("researcher / look-up", "docs.fetch", "of 40 known tools")
 
 
 def who_was_denied_what(reviewer: Reviewer, reader: RunReader) -> None:

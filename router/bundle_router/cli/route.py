@@ -14,7 +14,7 @@ from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.models import Decision, Step
 from bundle_router.core.records.decision_record import outcome_json
 from bundle_router.errors import RequestError
-from bundle_router.review.sentences import selection_lines
+from bundle_router.review.sentences import exposure_line, selection_lines
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         decision = router.route_sync(step)
         layers = ceiling_of(router.catalog, (step.workflow, step.role, step.step), step.policy, ())
     if arguments.json:
-        print_json({"decision": outcome_json(decision), **_identity(decision)})
+        names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
+        print_json({"decision": outcome_json(decision), **{name: getattr(decision, name) for name in names}})
     else:
         show(decision)
         if layers.ungranted:
@@ -94,11 +95,6 @@ def _labels(options: list[str]) -> dict[str, str]:
     return labels
 
 
-def _identity(decision: Decision) -> dict[str, object]:
-    names = ("run_id", "seq", "decision_id", "catalog_revision", "input_digest")
-    return {name: getattr(decision, name) for name in names}
-
-
 def show(decision: Decision) -> None:
     """Print a decision for people: what is shown and what is not, with the reasons."""
     say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
@@ -108,5 +104,4 @@ def show(decision: Decision) -> None:
         table(("bundle", "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in decision.bundles])
     if decision.left_out:
         table(("left out", "code", "detail"), [(r.tool or r.id, r.code, r.detail) for r in decision.left_out])
-    e = decision.exposure
-    say(f"{e.tools} of {e.all_tools} tools, {e.tokens:,} of {e.all_tokens:,} tokens")
+    say(exposure_line(decision.exposure))

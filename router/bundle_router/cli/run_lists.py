@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from bundle_router.cli.output import counted, heading, print_json, progress, say, table
+from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
 from bundle_router.cli.shared_arguments import archive_of
 from bundle_router.core.records.read_model import FACETS, MARKS, SORTS, Facet, RunQuery, Sort, duration_text
 from bundle_router.core.tools.shaping import visible
@@ -136,18 +136,21 @@ def list_runs(arguments: argparse.Namespace) -> int:
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
         lines = unrouted_line({row.name: row.count for row in sources}), _unpickable(arguments, page.runs)
         for line in filter(None, lines):
-            say(line)
+            say_whole("", line, under=2)
     return 0
 
 
 def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
-    """Return the line about bundles that only a route can bring in, under the config of the newest of the runs."""
+    """Return the line about bundles that only a route can bring in, which names the run whose config it is about: the
+    newest."""
     from bundle_router.core.records.replayed import catalog_from
 
     newest = max((run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None)
     with suppress(CorruptRun, UnknownRun):  # `runs verify` reports those
         if newest is not None and newest.decisions:
-            return unpickable_line(catalog_from(archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)))
+            config = archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)
+            if line := unpickable_line(catalog_from(config)):
+                return f"in the config of run {newest.run_id}, {line}"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed, SubRunOpened
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
-from bundle_router.review.sentences import selection_lines
+from bundle_router.review.sentences import exposure_line, selection_lines
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunSummary
@@ -66,8 +66,7 @@ def _show_step(record: DecisionRecord) -> None:
         say_whole("      + ", f"{bundle.id}  ({bundle.reason}: {bundle.evidence})", under=10)
     for row in decision.left_out:
         say_whole("      - ", f"{row.tool or row.id}  ({row.code}: {row.detail})", under=10)
-    exposure = decision.exposure
-    say(f"      {exposure.tools} of {exposure.all_tools} tools, {exposure.tokens:,} tokens")
+    say_whole("      ", exposure_line(decision.exposure), under=8)
 
 
 def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from bundle_router.core.models import ModelUse, SearchUse
+from bundle_router.core.models import Exposure, ModelUse, SearchUse
 
 CODE_SENTENCES: Final[Mapping[str, str]] = {
     "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",
@@ -85,6 +85,12 @@ def sentence_of(word: str, kind: str = "") -> str:
     return next(
         (words[word] for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES) if word in words), ""
     )
+
+
+def exposure_line(exposure: Exposure) -> str:
+    """Return how much of the catalog is in the array. Tools of a server that was not asked yet may not be known."""
+    tokens = f"{exposure.tokens:,} of {exposure.all_tokens:,} tokens"
+    return f"in the array, besides meta-tools: {exposure.tools} of {exposure.all_tools} known tools, {tokens}"
 
 
 def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterator[str]:

@@ -166,8 +166,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), beside the whole
-    catalog. A deferred tool counts from the step after the one that asked for it (see `core.tools.exposure`)."""
+    """How much the step is shown: tools in the array and their tokens (cl100k_base where counted), besides meta-tools,
+    beside all known tools. A deferred tool counts from the step after the one that asked for it (see
+    `core.tools.exposure`)."""
 
     tools: int
     tokens: int
