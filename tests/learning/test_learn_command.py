@@ -150,7 +150,7 @@ def test_eval_measures_labelled_sets_beside_case_files_and_fails_only_for_cases(
     cases = ROOT / "tests" / "cases" / "shipped.toml"
     config = ("--config", ROOT / "config")
     printed = run(tmp_path, "eval", cases, labelled, *config).stdout
-    for word in ("0 failed", "recall@1, bundles", "MRR", "nDCG@10", "AUROC", "tokens shown per step", "median"):
+    for word in ("0 failed", "recall@1, bundles", "MRR", "nDCG@10", "AUROC", "tokens of tools in the array", "median"):
         assert word in printed
     found = json_of(tmp_path, "eval", cases, labelled, "--share", "0.25", *config)
     (measured,) = found["sets"]

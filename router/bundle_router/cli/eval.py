@@ -183,7 +183,7 @@ def _show_set(path: Path, found: Measures, unknown: tuple[str, ...]) -> None:
         ("shown by search unasked", f"{found.shown_unasked:.1%}"),
         ("  of these wrong", _share(found.wrong_unasked)),
         *((f"error, surest {share:.0%} answered unasked", _share(error)) for share, error in found.errors),
-        ("tokens shown per step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
+        ("tokens of tools in the array, a step", f"{found.tokens:,.0f} of {found.all_tokens:,}"),
         ("time per step, median", f"{found.ms:.2f} ms"),
     ]
     table(("measure", "value>"), rows, title=f"{path}: {counted(steps, 'step')} of {counted(found.groups, 'group')}")
