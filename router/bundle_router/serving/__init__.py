@@ -19,6 +19,14 @@ from bundle_router.serving.service import serve
 from bundle_router.serving.tokens import AccessTokens
 
 __all__ = [
-    "STOP_S", "AccessTokens", "Endpoint", "Keys", "ServiceAddress", "key_from_env", "new_key", "require_extra",
-    "serve", "serve_mcp",
-]  # fmt: skip
+    "STOP_S",
+    "AccessTokens",
+    "Endpoint",
+    "Keys",
+    "ServiceAddress",
+    "key_from_env",
+    "new_key",
+    "require_extra",
+    "serve",
+    "serve_mcp",
+]

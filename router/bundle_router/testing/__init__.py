@@ -278,7 +278,19 @@ def fake_router(
 
 
 __all__ = [
-    "FakeCapabilities", "FakeClock", "FakeDiagnostics", "FakeRedactor", "FakeRouter", "FakeSessions", "Fakes",
-    "MemoryArtifacts", "MemoryRun", "MemoryRunLog", "MemoryRunStore", "MemoryRuns", "ScriptedSelector",
-    "fake_router", "small_catalog",
-]  # fmt: skip
+    "FakeCapabilities",
+    "FakeClock",
+    "FakeDiagnostics",
+    "FakeRedactor",
+    "FakeRouter",
+    "FakeSessions",
+    "Fakes",
+    "MemoryArtifacts",
+    "MemoryRun",
+    "MemoryRunLog",
+    "MemoryRunStore",
+    "MemoryRuns",
+    "ScriptedSelector",
+    "fake_router",
+    "small_catalog",
+]

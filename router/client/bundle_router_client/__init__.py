@@ -16,7 +16,21 @@ from bundle_router_client.router import Router
 from bundle_router_client.values import Decision, Result, RunEnd, Step, StepPolicy, Toolset
 
 __all__ = [
-    "CorruptRun", "Decision", "InvalidStep", "KeyConflict", "RequestError", "Result", "Router", "RouterError",
-    "RunBusy", "RunEnd", "Step", "StepPolicy", "StorageError", "Toolset", "UnknownArtifact", "UnknownRun",
+    "CorruptRun",
+    "Decision",
+    "InvalidStep",
+    "KeyConflict",
+    "RequestError",
+    "Result",
+    "Router",
+    "RouterError",
+    "RunBusy",
+    "RunEnd",
+    "Step",
+    "StepPolicy",
+    "StorageError",
+    "Toolset",
+    "UnknownArtifact",
+    "UnknownRun",
     "Unreachable",
-]  # fmt: skip
+]

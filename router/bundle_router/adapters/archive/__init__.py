@@ -9,17 +9,15 @@ Rules:
 
 from __future__ import annotations
 
-import contextlib
 import os
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from bundle_router.adapters.archive.archive import UNKEYED, RunArchive, RunSummary, VerifyReport
 from bundle_router.adapters.archive.directory import Archive
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
+from bundle_router.adapters.archive.pruning import prune
 from bundle_router.core.catalog import RecordSettings
-from bundle_router.errors import CorruptRun, RequestError, UnknownRun, needs_extra
+from bundle_router.errors import RequestError, needs_extra
 
 __all__ = [
     "UNKEYED", "Archive", "FolderHeads", "RunArchive", "RunSummary",
@@ -50,77 +48,3 @@ def kept_heads(settings: RecordSettings, runs: str | Path) -> FolderHeads | None
     if name and not os.environ.get(name):
         raise RequestError(f"[records] key names {name}, which is not set", advice="set it, or take the key out")
     return FolderHeads(settings.heads or Path(runs) / HEADS, os.environ[name].encode() if name else None)
-
-
-# --- pruning: deletes runs by age or size, never an open one --------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PruneResult:
-    """The runs that `prune` deleted (or would), and those that it kept beyond a limit, with the reason."""
-
-    deleted: tuple[str, ...]
-    kept: tuple[tuple[str, str], ...]
-    freed_bytes: int
-
-
-def prune(
-    archive: RunArchive,
-    *,
-    now: str,
-    older_than_s: float | None = None,
-    max_bytes: int | None = None,
-    dry_run: bool = False,
-) -> PruneResult:
-    """Delete runs that ended more than `older_than_s` before `now` (RFC 3339), then the oldest until all runs together
-    have at most `max_bytes`. An open run is never deleted; a run without a readable time is kept and named.
-
-    By the records' own times, a run ended when it was closed, else at its last decision, else when it was opened.
-    Raises ValueError for an invalid `now` or if no limit is given, StorageError if a run can't be deleted.
-    """
-    instant = _instant(now)
-    if instant is None or (older_than_s is None and max_bytes is None):
-        raise ValueError("prune needs an RFC 3339 time, and older_than_s or max_bytes")
-    if not dry_run:
-        archive.finish_deletions()
-    aged = sorted(((_ended(archive, run), run) for run in archive.runs()), key=lambda pair: (pair[0], pair[1].run_id))
-    left = sum(run.bytes for _, run in aged)
-    deleted: list[RunSummary] = []
-    kept: list[tuple[str, str]] = []
-    for ended, run in aged:
-        too_old = older_than_s is not None and 0 < ended < instant - older_than_s
-        if not too_old and (max_bytes is None or left <= max_bytes):
-            continue
-        reason = "it is open" if run.state == "open" else "its time can't be read" if ended <= 0 else ""
-        if not reason and not dry_run and not archive.delete(run.run_id):
-            reason = "it is open"
-        if reason:
-            kept.append((run.run_id, reason))
-        else:
-            if archive.heads is not None and not dry_run:
-                archive.heads.prune(run.run_id)
-            deleted.append(run)
-            left -= run.bytes
-    if deleted and not dry_run:
-        archive.finish_deletions()
-    return PruneResult(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
-
-
-def _ended(archive: RunArchive, run: RunSummary) -> float:
-    """Return when a run ended, in seconds since the epoch; 0 if no time can be read."""
-    times = [run.closed, run.opened]
-    if run.closed is None:
-        with contextlib.suppress(CorruptRun, UnknownRun):
-            for record in archive.records(run.run_id):
-                if record.get("type") == "route.decided":
-                    times[0] = str(record.get("time"))
-    return next((found for text in times if text and (found := _instant(text)) is not None), 0.0)
-
-
-def _instant(text: str) -> float | None:
-    """Parse an RFC 3339 time with its offset into seconds since the epoch; None for anything else."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found.timestamp() if found.tzinfo is not None else None

@@ -32,16 +32,33 @@ _PATH_NAMES: Final = frozenset(("path", "file", "filename", "filepath"))
 _OUTPUT: Final = frozenset(("output", "out", "dest", "destination", "target", "save", "to", "new", "write", "export"))
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SUFFIXES: Final = {
-    "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/bmp": ".bmp",
-    "image/tiff": ".tiff", "image/svg+xml": ".svg", "audio/wav": ".wav", "audio/mpeg": ".mp3",
-    "audio/ogg": ".ogg", "audio/flac": ".flac", "audio/mp4": ".m4a", "video/mp4": ".mp4", "video/webm": ".webm",
-    "application/pdf": ".pdf", "application/zip": ".zip", "application/gzip": ".gz", "application/json": ".json",
-    "application/xml": ".xml", "application/epub+zip": ".epub", "application/vnd.sqlite3": ".sqlite",
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/bmp": ".bmp",
+    "image/tiff": ".tiff",
+    "image/svg+xml": ".svg",
+    "audio/wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "audio/mp4": ".m4a",
+    "video/mp4": ".mp4",
+    "video/webm": ".webm",
+    "application/pdf": ".pdf",
+    "application/zip": ".zip",
+    "application/gzip": ".gz",
+    "application/json": ".json",
+    "application/xml": ".xml",
+    "application/epub+zip": ".epub",
+    "application/vnd.sqlite3": ".sqlite",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
-    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx", "text/html": ".html",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "text/html": ".html",
     "text/plain": ".txt",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
