@@ -148,7 +148,7 @@ def test_a_sub_agent_is_refused_while_its_parents_policy_is_not_understood() -> 
     assert router.route_sync(step("kid", parent_run_id="top")).bundle_ids == ["repo"]
     renamed = catalog()
     gone = replace(renamed, bundles={"repo": renamed.bundles["repo"], "shell": replace(RENAMED, id="shell")})
-    router._engines.newest.runs._catalog = gone  # as when the run is taken up again under another config
+    router._engines.newest._tree._catalog = gone  # as when the run is taken up again under another config
     with pytest.raises(RequestError, match="the step policy of an ancestor run is not understood"):
         router.route_sync(step("kid2", parent_run_id="top"))
 
