@@ -316,7 +316,7 @@ def test_large_bytes_are_read_as_the_same_text_is_read(texts: list[str], value: 
             json_text.read_large(data[:-1])
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize("more", ["", ",1" * 5_000])
 def test_what_is_no_number_is_null_in_large_json(number: str, more: str) -> None:
     data = f'{{"filler": "{"x" * json_text.LARGE}", "a": [{number}{more}]}}'.encode()
@@ -328,10 +328,21 @@ def test_a_text_of_megabytes_is_read_by_the_codec_that_takes_a_tenth_of_the_time
 ) -> None:
     read: list[bool] = []
     monkeypatch.setattr(json_text, "_decode_large", lambda text: read.append(True))
-    json_text.read_large(json.dumps({"content": [{"type": "text", "text": '"a", b\n' * 200}]}).encode())
+    for text in ('"a", b\n' * 200, "a, {b}, [c], 1,2,3\n" * 10_000, "1,2,3\n" * 20 + "sum" * 10_000):
+        json_text.read_large(json.dumps({"content": [{"type": "text", "text": text}]}).encode())
     assert not read
-    json_text.read_large(json.dumps(list(range(10_000))).encode())
-    assert read, "many values are read so that others have their turn"
+    for values in (list(range(10_000)), ["a"] * 10_000, {"a": "b", "c": [True, None, 0.5] * 5_000, "d": "e" * 10_000}):
+        read.clear()
+        json_text.read_large(json.dumps(values).encode())
+        assert read, "many values are read so that others have their turn"
+
+
+@pytest.mark.parametrize("mark", ["data:", "DATA:"])
+def test_a_mark_is_found_wherever_it_stands_in_a_large_text(mark: str) -> None:
+    for at in (0, *range(json_text.LARGE - len(mark) - 1, json_text.LARGE + 2), 3 * json_text.LARGE - len(mark)):
+        text = "x" * at + mark + "x" * (3 * json_text.LARGE - at - len(mark))
+        assert json_text.contains(text, "data:", "DATA:")
+        assert not json_text.contains(text, "dATa:", "xx" + mark + "y")
 
 
 def test_a_value_that_nobody_needs_is_taken_apart_where_it_was_shaped() -> None:

@@ -27,6 +27,7 @@ from bundle_router.core.tools.shaping.json_text import (
     LARGE,
     JsonSizes,
     abridge,
+    contains,
     decode_small,
     dump,
     encode_small,
@@ -305,7 +306,7 @@ def read_object(body: bytes | bytearray) -> dict[str, Any] | None:
         is_small = len(body) < LARGE
         encoding = "utf-8" if body.startswith(b'{"') else json.detect_encoding(body)
         value = decode_small(body.decode(encoding, "surrogatepass")) if is_small else read_large(body)
-        if b"\\ud" in body or b"\\uD" in body:
+        if (b"\\ud" in body or b"\\uD" in body) if is_small else contains(body, b"\\ud", b"\\uD"):
             value = read_large(dump(value).encode("utf-8", "replace"))
     except RecursionError:
         return read_object(cut) if (cut := cut_deep(bytes(body))) != body else None

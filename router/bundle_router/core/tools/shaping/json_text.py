@@ -16,12 +16,16 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
+from bundle_router.core.tools.transport.blocks import take_out_nan
+
 LARGE: Final = 128 * 1024
 """Characters from which a text is read that way, which takes a third longer."""
 _LEVELS: Final = 200
 """Levels of a value that are divided; deeper parts are one piece."""
 _BATCH: Final = 2_048
 _LIGHT: Final = 8
+_SHORT: Final = 64
+_NO_TEXT: Final = b"0123456789+-.eE,: \t\r\n[]{}truefalsn"
 _PLAIN_LEVELS: Final = 100
 _CONTAINERS: Final = (dict, list, tuple)
 _DIVIDED: Final = frozenset(_CONTAINERS)
@@ -46,15 +50,28 @@ def parse(text: str) -> Any:
 
 def read_large(data: bytes | bytearray) -> Any:
     """Return the JSON value of large UTF-8, with null for NaN. Raises ValueError, RecursionError."""
-    if all(_is_rare(mark, data) for mark in b",[{"):  # little more than texts
+    if _is_little_but_text(data):
         with suppress(ValueError):  # what Python alone reads: lone surrogates, over 200 levels, NaN
-            return from_json(bytes(data), allow_inf_nan=False)
+            take_out_nan(read := {"": from_json(bytes(data), allow_inf_nan=False)})  # 1e999 is an infinity all the same
+            return read[""]
     return _decode_large(data.decode())
 
 
-def _is_rare(mark: int, data: bytes | bytearray) -> bool:
-    at = -1  # to count takes five times as long
-    return not all((at := data.find(mark, at + 1)) >= 0 for _ in range(_BATCH))
+def _is_little_but_text(data: bytes | bytearray) -> bool:
+    """Return whether JSON has so few values that all may be read in one go: few quotes, and few numbers after each."""
+    at = 0
+    for _ in range(_BATCH):
+        after = data[at : at + _SHORT]
+        if len(after) < _SHORT or not after.strip(_NO_TEXT):
+            return len(after) < _SHORT
+        at = data.find(b'"', at) + 1 or len(data)
+    return False
+
+
+def contains(text: str | bytes | bytearray, *marks: Any) -> bool:
+    """Return whether a text of any size contains one of the short marks."""
+    starts = range(0, len(text), LARGE)
+    return any(text.find(mark, at, at + LARGE + len(mark)) >= 0 for at in starts for mark in marks)
 
 
 class JsonSizes:
@@ -125,9 +142,9 @@ def abridge(value: Any, survey: JsonSizes, values: int, room: int, levels: int =
 
 def is_short(text: Any) -> bool:
     """Return whether the value is no text, or a text that can't hold media."""
-    if not isinstance(text, str) or "data:" in text or "DATA:" in text:
+    if not isinstance(text, str) or len(text) >= 256 or "data:" in text or "DATA:" in text:
         return not isinstance(text, str)
-    return len(text) < 64 or (len(text) < 256 and " " in text.strip())
+    return len(text) < 64 or " " in text.strip()
 
 
 def dump(value: Any, survey: JsonSizes | None = None, *, indented: bool = False) -> str:

@@ -19,7 +19,7 @@ from operator import is_
 from typing import Any, Final
 
 from bundle_router.core.models import Media
-from bundle_router.core.tools.shaping.json_text import is_short
+from bundle_router.core.tools.shaping.json_text import contains, is_short
 from bundle_router.core.tools.shaping.shaped import Blob, Describe, MediaFacts, Role
 
 LONG: Final = 256
@@ -92,7 +92,7 @@ class References:
 
     def text(self, text: str) -> str:
         """Return the text with its payloads replaced."""
-        if "data:" in text or "DATA:" in text:
+        if contains(text, "data:", "DATA:"):
             text = _replace_spans(text, _uris(text), self._of_uri)
         if len(text) < LONG:
             return text

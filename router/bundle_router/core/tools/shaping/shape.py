@@ -119,7 +119,7 @@ def _piece(block: Block, references: References, max_chars: int) -> _Piece:
             survey = JsonSizes(value)
         raw = dump(survey.value, survey)
         shown = visible(raw)
-        size = len(raw.encode("utf-8", "surrogatepass"))
+        size = len(raw) if raw.isascii() else len(raw.encode("utf-8", "surrogatepass"))
         return _Piece("", shown, survey.value, escaped=shown != raw, size=size, survey=survey)
     text = _title_text(block) if isinstance(block, Text) else block.value
     encodable = without_surrogates(text)
@@ -191,7 +191,7 @@ def _size(block: Block, known: Mapping[int, int]) -> int:  # by the `id` of a va
     if isinstance(block, Media):
         return len(block.data)
     if isinstance(block, Text):
-        return len(block.text.encode("utf-8", "surrogatepass"))
+        return len(block.text) if block.text.isascii() else len(block.text.encode("utf-8", "surrogatepass"))
     try:
         return known.get(id(block.value)) or len(dump(block.value).encode("utf-8", "surrogatepass"))
     except RecursionError:

@@ -72,7 +72,7 @@ def invisible_in(text: str) -> str:
 def without_surrogates(text: str) -> str:
     """Return the text with lone surrogates replaced by U+FFFD, so that it has a UTF-8 form."""
     try:
-        text.encode("utf-8")
+        _ = text.isascii() or text.encode("utf-8")
     except UnicodeEncodeError:
         return "".join(re.sub(r"[\ud800-\udfff]", "\ufffd", part) for part in slices(text))
     return text
