@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import socket
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Set
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import pytest
 
 pytest.importorskip("mcp", reason="the tool servers need the 'mcp' extra")
 
 import httpx2
-from bundle_router.adapters.mcp.channels import PIECE_BYTES, Channel, ChannelPool, Headers
+from bundle_router.adapters.loop import faster_loop
+from bundle_router.adapters.mcp.channels import PER_TURN, PIECE_BYTES, Channel, ChannelPool, Headers
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.http import TcpPool
 
@@ -199,3 +204,160 @@ def test_a_request_that_is_cancelled_leaves_no_reference_cycle() -> None:
         gc.set_debug(0)
         gc.garbage.clear()
     assert not left
+
+
+# --- many large bodies at once ----------------------------------------------------------------------------------------
+
+LARGE = b"x" * (160 * 1024)
+LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio")]
+if (faster := faster_loop()) is not None:
+    LOOPS.append(pytest.param(faster, id="uvloop"))
+
+
+def body_of(data: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(data) if length is None else length) + data
+
+
+class Reading:
+    """A reader that notes the pieces of its body."""
+
+    done = False
+    end: Callable[[ServerFault], None]
+
+    def __init__(self, note: Callable[[], object]) -> None:
+        self.size = 0
+        self._note = note
+
+    def head(self, status: int, headers: Headers) -> None: ...
+
+    def body(self, piece: bytes) -> None:
+        self.size += len(piece)
+        self._note()
+
+
+class Sent:
+    """Requests to a server that has sent all it will before any of it is read. `turn`: of the loop, from then on."""
+
+    def __init__(self, answers: list[bytes], closed: Set[int] = frozenset()) -> None:
+        self.turn = 0
+        self.gone = asyncio.Event()
+        self._answers = answers
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._stopped, self._sent = threading.Event(), threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=len(answers))
+        self.pool = ChannelPool("127.0.0.1", self._listening.getsockname()[1], None, len(answers))
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        with self._listening, contextlib.ExitStack() as stack:
+            connections: dict[int, socket.socket] = {}
+            while len(connections) < len(self._answers):
+                connection = stack.enter_context(self._listening.accept()[0])
+                connection.settimeout(60)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+                connections[int(connection.recv(1_000).split()[1])] = connection
+            self._loop.call_soon_threadsafe(self._stop)
+            self._stopped.wait(60)
+            for number, connection in connections.items():
+                connection.sendall(self._answers[number])
+            for number in self._closed:
+                connections.pop(number).close()
+            self._sent.set()
+            for connection in connections.values():
+                with contextlib.suppress(ConnectionError):
+                    assert connection.recv(1) == b""
+        self._loop.call_soon_threadsafe(self.gone.set)
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        self._sent.wait(60)
+        self._count()
+
+    def _count(self) -> None:
+        self.turn += 1
+        self._loop.call_soon(self._count)
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.pool.close()
+        async with asyncio.timeout(60):
+            await self.gone.wait()
+        self._thread.join()
+
+    def ask(self, number: int, reading: Reading) -> asyncio.Task[None]:
+        request = b"GET %d HTTP/1.1\r\nhost: x\r\n\r\n" % number
+        return asyncio.create_task(self.pool.exchange(request, reading))
+
+
+def on_loop(make: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("make", LOOPS)
+def test_a_turn_of_the_loop_reads_on_in_few_large_bodies(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Each read lets a busy thread have the interpreter; small answers and silent servers are no reason to wait."""
+
+    async def main() -> None:
+        large, small, silent = range(20), 20, 21
+        reads: list[tuple[int, int]] = []
+        ended: list[int] = []
+        answers = [body_of(LARGE)] * len(large) + [body_of(b"ok"), body_of(LARGE, len(LARGE) + 1)]
+        async with Sent(answers) as sent:
+            tasks = {}
+            for number in (silent, *large, small):
+                tasks[number] = sent.ask(number, Reading(partial(lambda one: reads.append((sent.turn, one)), number)))
+                tasks[number].add_done_callback(partial(lambda one, _task: ended.append(one), number))
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(tasks[number] for number in (*large, small)))
+            assert not tasks[silent].done()
+            tasks[silent].cancel()
+            await asyncio.wait([tasks[silent]])
+        seen: set[int] = set()
+        further: Counter[int] = Counter()
+        for turn, number in reads:
+            further[turn] += number in seen
+            seen.add(number)
+        assert further.total() >= 2 * len(large)
+        assert max(further.values()) <= PER_TURN
+        assert ended[0] == small
+
+    on_loop(make, main)
+
+
+@pytest.mark.parametrize("make", LOOPS)
+def test_a_connection_that_ends_while_its_body_waits_is_lost(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        cut = range(4)
+        async with Sent([body_of(LARGE, 2 * len(LARGE))] * len(cut), closed=set(cut)) as sent:
+            readings = [Reading(lambda: None) for _ in cut]
+            async with asyncio.timeout(60):
+                ends = await asyncio.gather(*map(sent.ask, cut, readings), return_exceptions=True)
+        assert [(end.kind, end.sent) for end in ends if isinstance(end, ServerFault)] == [("connection_lost", True)] * 4
+        assert [reading.size for reading in readings] == [len(LARGE)] * 4
+
+    on_loop(make, main)
+
+
+@pytest.mark.parametrize("make", LOOPS)
+def test_a_request_that_is_cancelled_while_its_body_waits_closes_its_connection(
+    make: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def main() -> None:
+        left, kept = range(4), range(4, 8)
+        async with Sent([body_of(LARGE)] * 8) as sent:
+            tasks: dict[int, asyncio.Task[None]] = {}
+            readings = {number: Reading(partial(lambda one: tasks[one].cancel(), number)) for number in left}
+            readings |= {number: Reading(lambda: None) for number in kept}
+            tasks |= {number: sent.ask(number, reading) for number, reading in readings.items()}
+            async with asyncio.timeout(60):
+                await asyncio.wait(tasks.values())
+        assert [task.cancelled() for task in tasks.values()] == [True] * 4 + [False] * 4
+        assert all(reading.size < PIECE_BYTES for number, reading in readings.items() if number in left)
+        assert all(readings[number].size == len(LARGE) for number in kept)
+
+    on_loop(make, main)

@@ -46,8 +46,8 @@ AUTHORIZING: Final = "bundle_router_authorizing"
 """Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
 may leave the origin. One that fails is answered with 502, so that the flow goes on."""
 _PIECE: Final = 64 * 1024
-_PIECES: Final = 8
-"""Pieces that are read from a server in one turn of the loop: 50 large answers at once would make one of 30 ms."""
+_PIECES: Final = 2
+"""Pieces of large answers that are read from a server in one turn of the loop (see rule 3 of `channels`)."""
 _NO_SESSION: Final = (b"session", b"not initialized")
 """Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples send no 404."""
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
