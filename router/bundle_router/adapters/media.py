@@ -320,14 +320,10 @@ def _long_tail(data: bytes) -> str:
         return UNKNOWN
     for guess in guesses:
         name = guess.mime_type
-        if guess.confidence >= _SURE and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name) and not _is_reserved(name):
+        is_wrong = name in _DECIDED_HERE or name.startswith(("text/", _OOXML))  # the checks above did not match
+        if guess.confidence >= _SURE and re.fullmatch(r"[a-z]+/[a-z0-9.+-]+", name) and not is_wrong:
             return str(name)
     return UNKNOWN
-
-
-def _is_reserved(mime_type: str) -> bool:
-    """Return whether the checks above decide this type. They did not match, so a guess of it is wrong."""
-    return mime_type in _DECIDED_HERE or mime_type.startswith(("text/", _OOXML))
 
 
 _Measure = Callable[[bytes], tuple[int, int] | None]

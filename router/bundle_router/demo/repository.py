@@ -65,16 +65,13 @@ def copy_of(folder: Path, into: Path) -> Repository | None:
     if top is None or _git(folder, "clone", "--quiet", "--depth", "50", f"file://{top.strip()}", str(into)) is None:
         return None
     tracked = (_git(into, "ls-files", "-z") or "").split("\0")
-    images = (name for name in tracked if name.lower().endswith(IMAGE_SUFFIXES) and _is_small(into / name))
-    image = next(images, None)
+    images = (name for name in tracked if name.lower().endswith(IMAGE_SUFFIXES))
+    files = ((name, into / name) for name in images if not (into / name).is_symlink())
+    image = next((name for name, path in files if path.is_file() and path.stat().st_size < 2**20), None)
     if image is None:
         image = "bundle-router-chart.png"
         (into / image).write_bytes(_CHART)
     return Repository(into, image, origin=top.strip())
-
-
-def _is_small(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20
 
 
 def make(root: Path) -> Repository:

@@ -82,7 +82,10 @@ _WHOLE: Final = {"slowest calls": _SLOWEST, "role Ã— bundle": _MATRIX, "source Ã
 def table(ask: Ask, where: str, name: str, since: str = "") -> tuple[Tally, ...]:
     """Return one table over the runs that the condition selects; of days, those from `since` on."""
     statement = _WHOLE.get(name) or _TABLES[name] + " order by n desc, name limit :rows"
-    return tuple(_tally(row) for row in ask(_filled(statement, where), rows=ROWS, since=since))
+    return tuple(
+        Tally(row["name"] or "", row["n"], float(row.get("amount") or 0.0), row.get("detail") or "")
+        for row in ask(_filled(statement, where), rows=ROWS, since=since)
+    )
 
 
 def _filled(statement: str, where: str) -> str:
@@ -112,10 +115,6 @@ def stats(ask: Ask, where: str) -> Stats:
     tables = {name: table(ask, where, name, since) for name in (*_TABLES, *_WHOLE)}
     by_day = tuple((row["day"], row["n"], row["tokens"], row["all_tokens"]) for row in reversed(days))
     return Stats(**total, by_day=by_day, tables=tables)
-
-
-def _tally(row: Mapping[str, Any]) -> Tally:
-    return Tally(row["name"] or "", row["n"], float(row.get("amount") or 0.0), row.get("detail") or "")
 
 
 # --- lists of steps and of calls -------------------------------------------------------------------------------------

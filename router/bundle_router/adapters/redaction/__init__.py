@@ -259,7 +259,7 @@ def redact_copy(value: Any, redact: Callable[[str], str], named: str, is_placeho
             pair = _is_header_pair(node)
             work.extend((item, items, i, secret or (pair and i == 1), depth + 1) for i, item in enumerate(node))
         else:
-            into[at] = named if secret and _is_number(node) else node
+            into[at] = named if secret and isinstance(node, (int, float)) and not isinstance(node, bool) else node
     for into, at, items in reversed(tuples):
         into[at] = tuple(items)
     return root[0]
@@ -290,10 +290,6 @@ def _opened_object(
 def _is_object(node: Any) -> bool:
     # An isinstance check of a number against an abstract class costs more than the rest of the walk.
     return isinstance(node, dict) or (not isinstance(node, _LEAVES) and isinstance(node, Mapping))
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, (int, float)) and not isinstance(item, bool)
 
 
 def _named_value(node: Mapping[Any, Any]) -> str | None:

@@ -276,10 +276,7 @@ class RunServer:
             for name, feature in CHANGED.items():
                 if feature in self._run.features and await self.following.add(name) is None:
                     followed.add(name)
-                    connection.exit_stack.callback(self._drop, followed, name)
-
-    def _drop(self, followed: set[str], name: str) -> None:
-        self.following.drop(dropped_uris(followed, name))
+                    connection.exit_stack.callback(lambda at: self.following.drop(dropped_uris(followed, at)), name)
 
     async def _listened_to(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         """Return a stream of the modern era that sends the changes its client named, including those of resources."""

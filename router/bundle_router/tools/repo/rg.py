@@ -104,13 +104,9 @@ def _query_options(query: Ripgrep, root: Root, fd: int) -> Iterator[str]:
     if query.glob:
         yield f"--glob={query.glob}"
     yield "--glob=!.git"
-    yield from (f"--glob=!/{_literal_glob(name)}" for name in root.hidden.names_beneath(root.real_path(fd, query.path)))
+    for name in root.hidden.names_beneath(root.real_path(fd, query.path)):
+        yield "--glob=!/" + re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
     yield f"--regexp={query.pattern}"
-
-
-def _literal_glob(name: str) -> str:
-    """Return a glob that matches only this name."""
-    return re.sub(r"([\\*?\[\]{}!])", r"\\\1", name)
 
 
 def _events(child: Child) -> Iterator[dict[str, Any]]:

@@ -91,7 +91,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         finished = start(
             plan,
             stdin=arguments.stdin,
-            timeout_s=_time(rule, context),
+            timeout_s=min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2)),
             cancelled=context.cancelled,
             max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
         )
@@ -208,11 +208,6 @@ def _opened_groups(groups: Sequence[ControlGroup]) -> Iterator[tuple[tuple[int, 
     finally:
         for descriptor, *_ in found:
             os.close(descriptor)
-
-
-def _time(rule: BinaryRule, context: ToolContext) -> float:
-    """Return the seconds for the program: the rule's or the caller's remaining time, less the reserve."""
-    return min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2))
 
 
 # --- after ---------------------------------------------------------------------------------------------------------

@@ -126,12 +126,8 @@ def _seen_in_passage(passage: TextPassage) -> Iterator[Seen]:
         yield from seen_in_sentence(sentence, before)
         before = sentence
     for text in decoded_texts(passage):
-        if is_command(text) or _orders_something(text):
+        if is_command(text) or any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), "")):
             yield "hidden-payload", text
-
-
-def _orders_something(text: str) -> bool:
-    return any(rule in _ENOUGH_ALONE for rule, _ in seen_in_sentence(fold_text(text), ""))
 
 
 @dataclass(frozen=True, slots=True)
