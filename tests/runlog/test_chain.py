@@ -247,6 +247,7 @@ def forged(body: str) -> bytes:
         (b"[" * 100_000, "not JSON"),
         (b"[1]", "not a JSON object"),
         (b"null", "not a JSON object"),
+        (b'{"seq":0,"x":"\xff"}', "not JSON"),
     ],
 )
 def test_what_is_no_object_is_no_record(line: bytes, why: str) -> None:
