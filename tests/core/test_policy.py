@@ -37,6 +37,20 @@ def test_a_server_that_differs_as_a_whole_from_its_pins_has_no_tools() -> None:
     assert judged(catalog(), facts=Facts(drifted=(Drift("gh", "other"),))).permitted
 
 
+@pytest.mark.parametrize(
+    ("drift", "detail"),
+    [
+        (Drift("gh", "get"), "gh.get differs from its pin, or has none"),
+        (Drift("gh", "get", "not_listed"), "server 'gh' does not list it now"),
+        (Drift("gh", "get", "not_listed", "it was cut"), "server 'gh' does not list it now: it was cut"),
+        (Drift("gh", "get", "not_admitted", "x"), "server 'gh' lists it in a form that is not admitted: x"),
+    ],
+)
+def test_a_tool_that_is_not_as_it_was_reviewed_is_left_out_with_the_reason(drift: Drift, detail: str) -> None:
+    found = judged(catalog(), facts=Facts(drifted=(drift,)))
+    assert (found.code, found.detail) == (drift.code, detail)
+
+
 def test_only_what_a_server_includes_is_there() -> None:
     included = Server("gh", "streamable-http", "untrusted", url="https://x.example", include=("get*",))
     assert judged(catalog(server=included)).permitted
