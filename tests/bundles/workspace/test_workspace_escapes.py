@@ -357,9 +357,12 @@ def test_credentials_are_empty_to_programs_and_nested_repositories_read_only(
 ) -> None:
     (workspace / "sub" / ".git" / "hooks").mkdir(parents=True)
     (workspace / "sub" / ".netrc").write_text("machine example login me password hunter2")
-    ran = run("print('read', repr(open('sub/.netrc').read()))", facilities=facilities)
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "config").write_text("[remote]\n\turl = https://u:hunter2@example.org/\n")
+    ran = run("for path in ('sub/.netrc', '.git/config'): print(path, repr(open(path).read()))", facilities=facilities)
     ran.need("mounts")
-    assert "hunter2" not in ran.text
+    assert "sub/.netrc ''" in ran.text
+    assert ".git/config ''" in ran.text
     assert run("open('sub/.git/hooks/x', 'w')", facilities=facilities).failed
     assert (workspace / "sub" / ".netrc").stat().st_size > 0
 

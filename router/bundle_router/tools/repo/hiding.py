@@ -58,7 +58,7 @@ def identity_of(path: str) -> Identity | None:
 
 
 CREDENTIALS: Final = (
-    (".git/config", "git: credentials in the URLs of remotes (`exec` can read it, or git would not work there)"),
+    (".git/config", "git: credentials in the URLs of remotes (git in `exec` works by its defaults)"),
     (".git/credentials", "git: stored credentials"),
     (".git-credentials", "git: stored credentials"),
     (".config/git/credentials", "git: stored credentials"),
