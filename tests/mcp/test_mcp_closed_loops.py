@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -116,6 +117,23 @@ def test_a_local_call_on_a_loop_that_is_closed_is_recorded_with_what_its_run_doe
         router.route_sync(project.step())
         assert ends(project) == [("cancelled", "cancelled")]
         assert router.close_run_sync("r").ended
+
+
+def test_a_closed_run_ends_with_the_last_call_that_ends(project: Any, bench: Any) -> None:
+    project.stdio(tools='tools = ["s.hang", "s.sleep"]')
+    project.pin()
+    go = project.root / "go"
+    with project.open() as router, ThreadPoolExecutor(1) as threads:
+        router.route_sync(project.step())
+        call = leave_under_way(router, "s.hang", begun(project, 1), bench)
+        other = threads.submit(router.call_sync, "r", "s.sleep", {"file": str(go)})
+        asyncio.run(bench.until(begun(project, 2)))
+        assert not router._versions.newest.runs.close("r").ended
+        call.close()
+        go.touch()
+        assert other.result(300).ok
+        assert Archive(project.root / "runs").summary("r").state == "closed"
+    assert sorted(ends(project)) == [("cancelled", "cancelled"), ("ok", "")]
 
 
 def test_a_run_that_was_closed_before_the_loop_of_its_last_call_ends_with_its_router(project: Any, bench: Any) -> None:

@@ -221,6 +221,7 @@ class OpenRun:
             self.leases -= 1
             if not self.closing:
                 return
+            self._take_abandoned(QUICK_S)
             try:
                 self._end_if_idle()
             except RouterError as trouble:  # it must not take the place of what the last call came to
