@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import itertools
 import json
 import os
@@ -219,6 +220,21 @@ def test_a_result_just_under_the_cap_is_taken_and_one_over_it_is_not(bench: Any)
         assert (await bench.call(sessions, "big", bytes=MIB)).code == "too_large"
 
     bench.run(main, bench.stdio(), bounds=Bounds(max_message_bytes=MIB))
+
+
+def test_nothing_keeps_a_large_answer_after_its_call(bench: Any) -> None:
+    """It would be in memory until the server's next message, and be freed on the loop of the sessions in one go."""
+
+    def is_kept() -> bool:
+        firsts = (one[0] for one in gc.get_objects() if type(one) is list and one)  # a dict of texts is not among them
+        return any(type(one) is dict and len(str(one.get("text"))) > MIB // 2 for one in firsts)
+
+    async def main(sessions: McpSessions) -> None:
+        assert len(bench.said(await bench.call(sessions, "big", bytes=MIB))) == MIB
+        async with asyncio.timeout(60):
+            await bench.until(lambda: not is_kept())
+
+    bench.run(main, bench.stdio())
 
 
 def test_large_arguments_are_encoded_off_the_event_loop_and_arrive(bench: Any) -> None:

@@ -230,6 +230,7 @@ class Pipes:
                 if not number % _LINES:
                     await asyncio.sleep(0)
                 if value is not None and self.requests.take(value, len(line)):
+                    value = None  # its caller takes it apart: one kept until the next answer is freed here, in one go
                     continue
                 message = sdk.read_message(exchange.hold(value) if is_large else value) if value is not None else None
                 if message is None:
@@ -237,6 +238,7 @@ class Pipes:
                 elif not sdk.is_unwanted(message, self.accepts):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
+            found, line = [], b""
             if not is_wanted:
                 await asyncio.sleep(min(now() - begun, _MAX_PAUSE_S))
 
