@@ -9,9 +9,9 @@ the hop to the sessions' thread and back, the queue, the breaker, the lease and 
 `--large`: how long the event loops stand still while so many calls of a `Router` at once return 5 MB each: one text,
 many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. Each loop has a timer of 1 ms.
 Longest and 99th percentile between two of its ticks, in ms: CPU of the loop's own thread (what the loop itself does),
-its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core; a thread that has
-the interpreter and no core counts, too), and time (which on a loaded machine says nothing). Full garbage collections
-are named: the process has them without large results, too.
+its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core), the same less
+what the thread for large results waited for a core, and time. The time of an idle loop of another process is what the
+machine does to any loop. Full garbage collections are named: the process has them without large results, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -33,6 +34,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -102,6 +104,25 @@ else:
     while True:
         threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 """
+IDLE = """
+import asyncio, statistics, sys, time
+
+async def main():
+    rows = []
+    def tell():
+        if not sys.stdin.readline():
+            sys.exit()
+        rows.extend((0.0, 0.0))
+        print(f"{max(rows):.0f} ({statistics.quantiles(rows, n=100)[98]:.0f})", flush=True)
+        rows.clear()
+    asyncio.get_running_loop().add_reader(0, tell)
+    while True:
+        begun = time.perf_counter()
+        await asyncio.sleep(0.001)
+        rows.append((time.perf_counter() - begun) * 1000)
+
+asyncio.run(main())
+"""
 WAYS = {"modern": "modern HTTP", "json": "handshake, JSON", "events": "handshake, SSE", "stdio": "stdio"}
 CONFIG = {
     "bundles": '[bundles.large]\ndescription = "Large."\neffects = ["read"]\n'
@@ -110,6 +131,10 @@ CONFIG = {
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
     "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',
 }
+
+
+READ = ctypes.PyDLL(None).pread
+READ.argtypes, READ.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long), ctypes.c_ssize_t
 
 
 class Silent:
@@ -182,20 +207,28 @@ class Ticks:
 
     def _begin(self, loop: asyncio.BaseEventLoop) -> None:
         """Run the loop for ever, with the timer."""
-        name = threading.current_thread().name
+        name, own = threading.current_thread().name, threading.get_native_id()
 
-        def tick(cpu: float, time_s: float, queued: float) -> None:
-            cpu, time_s = time.thread_time() - cpu, time.perf_counter() - time_s
-            queued_now = queued_s()
+        def now() -> tuple[float, float, float, float]:
+            return time.thread_time(), time.perf_counter(), queued_s(own), queued_s(self._worker())
+
+        def tick(before: tuple[float, float, float, float]) -> None:
+            cpu, time_s, queued, kept = (new - old for new, old in zip(now(), before, strict=True))
             if self.on:
-                waited = max(0.0, time_s - cpu - (queued_now - queued) - 0.001)
-                self.rows[name].append((cpu * 1000, waited * 1000, time_s * 1000))
-            loop.call_later(0.001, tick, time.thread_time(), time.perf_counter(), queued_now)
+                waited = max(0.0, time_s - cpu - queued - 0.001)
+                self.rows[name].append(tuple(s * 1000 for s in (cpu, waited, max(0.0, waited - kept), time_s)))
+            loop.call_later(0.001, tick, now())
 
         if loop not in self._loops:
             self._loops.add(loop)
-            loop.call_soon(tick, time.thread_time(), time.perf_counter(), queued_s())
+            loop.call_soon(tick, now())
         self._run(loop)
+
+    @staticmethod
+    def _worker() -> int:
+        """Return the number of the thread for large results; 0 before it has started."""
+        named = (thread.native_id for thread in threading.enumerate() if thread.name == "large-results")
+        return next(named, None) or 0
 
     def _collect(self, phase: str, _info: object) -> None:
         now = time.thread_time()
@@ -208,15 +241,24 @@ class Ticks:
         self.collections.clear()
 
 
-def queued_s() -> float:
-    """Seconds that this thread has waited for a core; 0 where the system does not say."""
+@cache
+def schedule_of(thread: int) -> int:
+    """Return a descriptor of what Linux says of a thread, which is not closed; -1 where it says nothing."""
     try:
-        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[1]) / 1e9
+        return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
     except OSError:
+        return -1
+
+
+def queued_s(thread: int) -> float:
+    """Return the seconds that the thread has waited for a core, without letting go of the interpreter meanwhile."""
+    said = ctypes.create_string_buffer(80)
+    if not thread or READ(schedule_of(thread), said, 80, 0) <= 0:
         return 0.0
+    return int(said.value.split()[1]) / 1e9
 
 
-async def measure_large(folder: Path, calls: int, ticks: Ticks) -> None:
+async def measure_large(folder: Path, calls: int, ticks: Ticks, idle: Callable[[], str]) -> None:
     from bundle_router import Router, Step
 
     async with Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned") as router:
@@ -226,19 +268,33 @@ async def measure_large(folder: Path, calls: int, ticks: Ticks) -> None:
                 break
         for kind in ("text", "blocks", "nested"):
             ticks.clear()
-            ticks.on, before = True, cpu_s()
+            idle()
+            ticks.on, before, begun = True, cpu_s(), time.perf_counter()
             results = await asyncio.gather(*(router.call("r", f"s.{kind}", {"n": n}) for n in range(calls)))
             ticks.on = False
+            took_s = time.perf_counter() - begun
             each = (cpu_s() - before) / calls * 1000
             print(f"  {kind:7}{sum(result.ok for result in results):4} answered, {each:4.0f} ms of CPU each", end="")
             for name, rows in ticks.rows.items():
                 columns = [(max(one), statistics.quantiles(one, n=100)[98]) for one in zip(*rows, strict=True)]
                 print(f" | {name[-10:]}", *(f"{most:5.0f} ({p99:.0f})" for most, p99 in columns), end="")
-            print(" |", *(f"collection {one:.0f}" for one in ticks.collections), flush=True)
+            print(
+                f" | {took_s:.1f} s | idle {idle()}",
+                *(f"| collection {one:.0f}" for one in ticks.collections),
+                flush=True,
+            )
 
 
 def main_large(calls: int) -> None:
     ticks = Ticks()
+    other = subprocess.Popen([sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    answers = other.stdout
+
+    def idle() -> str:
+        print(file=other.stdin, flush=True)
+        return answers.readline().strip()
+
     for way, name in WAYS.items():
         with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
             folder = Path(place)
@@ -256,8 +312,10 @@ def main_large(calls: int) -> None:
             texts = {**CONFIG, "servers": f'[servers.s]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n'}
             for file, text in texts.items():
                 (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
-            print(f"{name}, load {os.getloadavg()[0]:.0f}: ms of the loop's CPU, its wait for the lock, by the clock")
-            asyncio.run(measure_large(folder, calls, ticks))
+            columns = "ms of the loop's CPU, its wait for the lock, the same with the thread on a core, by the clock"
+            print(f"{name}, load {os.getloadavg()[0]:.0f}: {columns}")
+            asyncio.run(measure_large(folder, calls, ticks, idle))
+    other.communicate()
 
 
 def main() -> None:
