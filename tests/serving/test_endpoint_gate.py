@@ -374,9 +374,7 @@ def test_a_session_of_one_run_is_unknown_to_another(site: Any) -> None:
     site.serve(work)
 
 
-def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bundle_router.serving.mcp.protocol.MAX_SESSIONS", 4)
-
+def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": who}).encode()
@@ -406,7 +404,7 @@ def test_clients_that_leave_without_a_word_lock_nobody_out(site: Any, monkeypatc
         assert not await is_known(fourth)
         writer.close()
 
-    site.serve(work)
+    site.serve(work, limits="[service]\nmax_sessions = 4")
 
 
 def test_memory_is_given_back_once_when_a_crowd_has_gone_and_not_after_a_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,6 +335,8 @@ class CacheSettings:
 class ServiceSettings:
     """What `bundle-router serve` is held to: the table `[service]`."""
 
+    ADDED: ClassVar = ("max_sessions", "idle_session_s")
+
     max_body_bytes: int = key(4 * 1024**2, "Most bytes of one request.", ge=1024, le=64 * 1024**2)
     body_s: float = key(15.0, "Seconds a request's body may take to arrive.", gt=0, le=3600)
     max_requests: int = key(
@@ -344,6 +346,10 @@ class ServiceSettings:
     idle_run_s: float = key(
         3_600.0, "Seconds without a request for it after which a run is closed.", gt=0, le=31_536_000
     )
+    max_sessions: int = key(
+        64, "Most sessions of a run's MCP clients; a new one ends the one that is unused for longest.", ge=1, le=10_000
+    )
+    idle_session_s: float = key(1_800.0, "Seconds without a request after which a session ends.", gt=0, le=86_400)
     traces: str | None = key(
         None, "The address for spans (OTLP over HTTP): 'http://127.0.0.1:4318/v1/traces'. Absent: none are sent.", Line
     )

@@ -54,11 +54,8 @@ from bundle_router.serving.mcp.passage import (
 )
 from bundle_router.serving.refusals import Refusal, refuse
 
-MAX_SESSIONS: Final = 64
-"""Maximum open sessions of the handshake era, and listeners of the modern one, per run."""
 MAX_BODY_BYTES: Final = 64 * 1024**2
 """Maximum bytes of a body for the SDK. The service's own bound is lower."""
-IDLE_S: Final = 1_800.0
 ANNOUNCE_S: Final = 5.0
 """Seconds that announcing a change to one session may take."""
 MAX_WAITING: Final = 16
@@ -103,7 +100,7 @@ class _Server(Server[Any]):
 
 class _Sessions(StreamableHTTPSessionManager):
     """The SDK's sessions. A new session replaces the longest unused one: clients of the handshake era leave without
-    notice, and would lock out everybody until `IDLE_S` has passed."""
+    notice, and would lock out everybody until `[service] idle_session_s` has passed."""
 
     def _admit_session(self, *args: Any) -> Any:
         # Overrides a private method, the only place that refuses a session because there are too many.
@@ -125,10 +122,10 @@ class _Sessions(StreamableHTTPSessionManager):
 class RunServer:
     """One run as an MCP server: an ASGI application between `start` and `close`."""
 
-    def __init__(self, run: ServerRun) -> None:
+    def __init__(self, run: ServerRun, max_sessions: int, idle_session_s: float) -> None:
         self._run = run
         self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(self._bus, max_subscriptions=MAX_SESSIONS, max_buffered_events=MAX_WAITING)
+        self._listen = ListenHandler(self._bus, max_subscriptions=max_sessions, max_buffered_events=MAX_WAITING)
         self._connections: set[Connection] = set()
         self.following = FollowedResources(run.follow, self._announce_update)
         server = _Server(
@@ -147,9 +144,9 @@ class RunServer:
             server,
             # Host and Origin were compared whole before this; the SDK's patterns compare by prefix.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            session_idle_timeout=IDLE_S,
+            session_idle_timeout=idle_session_s,
             max_request_body_size=MAX_BODY_BYTES,
-            max_sessions=MAX_SESSIONS,
+            max_sessions=max_sessions,
         )
         self._listed: tuple[Sequence[Json], types.ListToolsResult] | None = None
         answers = Answers(self._current_list, self._make_call, self._result_in_form, run.schema, self._passes_results)

@@ -54,7 +54,8 @@ class ServedRun:
         self._media = partial(runs.media, run_id, decision=decision)
         warn = partial(runs.report, "warning", "mcp.warned", run_id=run_id)
         self.listen_to_log = runs.log_listener(lambda where, untold: warn(where=where, untold=untold))
-        self.server: RunServer = RunServer(self)
+        bounds = runs.catalog.settings.service
+        self.server: RunServer = RunServer(self, bounds.max_sessions, bounds.idle_session_s)
 
     @property
     def idle(self) -> bool:
