@@ -46,6 +46,12 @@ def test_unknown_fields_and_record_types_are_handed_on(runs: Any) -> None:
     assert next(runs.archive.records("r-1"))["new"] == [{"x": None}]
 
 
+def test_a_record_that_names_another_run_is_none_of_this_one(runs: Any) -> None:
+    runs.open().append("routing", {"type": "from.the.future", "run_id": "r-2"})
+    with pytest.raises(CorruptRun, match="record 0 of run 'r-1' names another run in its field 'run_id'"):
+        list(runs.archive.values("r-1"))
+
+
 def test_a_line_that_is_no_record_is_reported_and_not_skipped(runs: Any) -> None:
     filled(runs)
     rewrite(runs, "routing.jsonl", lambda lines: [lines[0], b"rubbish\n", *lines[1:]])
