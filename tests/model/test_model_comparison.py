@@ -131,7 +131,7 @@ def test_cost_is_bounded_and_a_price_that_nobody_knows_can_t_be(place: Callable[
         assert (len(server.requests), none["figures"][1]["rows"]) == (0, 0)
         (found,) = json_of(folder, "eval", "set.jsonl", "--model", PRICED, "--max-cost", "0.00005")["sets"]
         assert len(server.requests) == 1
-        assert found["ended"].startswith("ended after 1 of 4 steps: $0.0000")
+        assert found["ended"].startswith("ended after 1 of 4 steps: $0.000042 are spent of $0.000050")
         assert [row["rows"] for row in found["figures"]] == [1, 1]
         refused = run(folder, "eval", "set.jsonl", "--model", PRICED, "--model", FREE, "--max-cost", "1", code=3)
         assert f"the price of {FREE} is unknown" in refused.stderr

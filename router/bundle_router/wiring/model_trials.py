@@ -130,7 +130,7 @@ class ModelTrials:
         dearest = sum(max((row.cost_usd for row in kept), default=0.0) for kept in routed)
         if 0.0 < self.max_cost_usd >= spent + dearest:
             return ""
-        return f"ended after {number} of {rows} steps: ${spent:.4f} are spent of ${self.max_cost_usd:.4f}"
+        return f"ended after {number} of {rows} steps: ${spent:.6f} are spent of ${self.max_cost_usd:.6f}"
 
 
 def _unbounded(name: str) -> RequestError:
