@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +370,56 @@ def test_a_change_that_goes_past_what_is_kept_makes_it_stale_all_the_same() -> N
         return [*said, (await results.call_fresh(known, "s.set", work)).shaped.text, await look(), await look()]
 
     assert asyncio.run(main()) == ["1", "2", "1", "3", "4", "4"]
+
+
+def test_nothing_that_was_read_before_or_during_a_change_is_used_after_it_began_or_ended() -> None:
+    async def main() -> list[str]:
+        results, known, made, done = ResultReuse(FakeClock()), catalog_of_readers(), iter("123456789"), asyncio.Event()
+
+        async def work() -> CallOutcome:
+            return CallOutcome("ok", "", ShapedResult(next(made)))
+
+        async def change() -> CallOutcome:
+            await done.wait()
+            return CallOutcome("ok", "", ShapedResult("changed"))
+
+        async def look() -> str:
+            return (await results.get_or_call(known, ReusableCall("s.get", {}, "", "r"), "r.1", work)).shaped.text
+
+        said = [await look(), await look()]
+        changing = asyncio.create_task(results.call_fresh(known, "s.set", change))
+        await asyncio.sleep(0)
+        said += [await look(), await look()]
+        done.set()
+        await changing
+        return [*said, await look()]
+
+    assert asyncio.run(main()) == ["1", "1", "2", "2", "3"]
+
+
+def test_a_change_leaves_a_read_of_another_server_that_is_under_way() -> None:
+    async def main() -> list[str]:
+        one, results, go = catalog_of_readers(), ResultReuse(FakeClock()), asyncio.Event()
+        other = replace(one.servers["s"], name="o")
+        bundles = {"read": replace(one.bundles["read"], tools=("s.get", "o.get"))}
+        cards = {**one.cards, "o.get": replace(one.cards["s.get"], server="o")}
+        known, made = Catalog({"s": one.servers["s"], "o": other}, bundles, cards=cards), iter("123456789")
+
+        async def work() -> CallOutcome:
+            await go.wait()
+            return CallOutcome("ok", "", ShapedResult(next(made)))
+
+        def look() -> Any:
+            return results.get_or_call(known, ReusableCall("o.get", {}, "", "r"), "r.1", work)
+
+        first = asyncio.create_task(look())
+        await asyncio.sleep(0)
+        go.set()
+        await results.call_fresh(known, "s.set", work)
+        return [(await first).shaped.text, (await look()).shaped.text]
+
+    first, again = asyncio.run(main())
+    assert first == again
 
 
 def test_a_tool_that_one_bundle_says_may_write_and_another_that_it_reads_is_taken_for_neither() -> None:
