@@ -11,7 +11,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Final
 
 import uvicorn
@@ -74,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.logger, self.access_log = _LOG, False
         self._late: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0
+        self._unread_bytes = self._head_bytes = 0
         self._in_head = True
 
     def connection_made(self, transport: Any) -> None:
@@ -97,17 +96,26 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._unread_bytes = True, 0
+        self._in_head, self._unread_bytes, self._head_bytes = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.strip()))  # `data_received` bounds heads that do not end
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _RefusedHead
+        name = name.lower()
+        if name == b"expect" and value.strip().lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value.strip()))  # uvicorn's own method does just this, with one call more a header
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        head_bytes = sum(map(len, chain.from_iterable(self.headers)), len(self.url) + 4 * len(self.headers))
-        self.expect_100_continue = dict(self.headers).get(b"expect", b"").lower() == b"100-continue"
-        # `http://another.example/mcp` is an address of which the Host may say another.
-        if head_bytes > MAX_HEAD_BYTES or not self.url.startswith(b"/"):
+        if self._head_bytes > MAX_HEAD_BYTES or not self.url.startswith(
+            b"/"
+        ):  # `http://another.example/mcp`: an address of which the Host may say another
             raise _RefusedHead
         super().on_headers_complete()
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # typeshed lacks it
-from operator import attrgetter
 from typing import Any, Final
 
 _CHECKED: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -38,8 +37,6 @@ EACH: Final = 16
 
 def budget_left(value: Any, left: int) -> int:
     """Return the rest of a budget of characters after a JSON value; negative as soon as it is exceeded."""
-    if type(value) is dict and len(value) <= EACH and {*map(type, value), *map(type, value.values())} == {str}:
-        return left - EACH * (1 + len(value)) - sum(map(len, value)) - sum(map(len, value.values()))  # as most are
     todo = [value]
     while todo and left >= 0:
         value = todo.pop()
@@ -89,12 +86,7 @@ decode: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).de
 def flat_json(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
     """Return the fields of a frozen dataclass (with slots) of plain values as JSON, or those that are named."""
     names = names or value.__slots__
-    return dict(zip(names, _values(names)(value), strict=False))
-
-
-@lru_cache(256)
-def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    return attrgetter(*names, names[0])  # with one name alone it returns no tuple
+    return {name: getattr(value, name) for name in names}
 
 
 class EncodedObject(dict[str, Any]):

@@ -27,6 +27,7 @@ from opentelemetry import trace
 
 from bundle_router.core.tools.transport.pass_through import Client
 from bundle_router.engine.results import Result
+from bundle_router.serving.gate import values_of
 
 PING_S: Final = 15.0
 WATCH_S: Final = 0.25
@@ -37,7 +38,6 @@ MAX_ENVELOPE: Final = 4_096
 """Maximum characters of an envelope that is cached."""
 _NAMES: Final = {b"tools/call": 3, b"tools/list": 2}
 """Number of MCP headers that a request of each method has."""
-_OF_MCP: Final = re.compile(rb"mcp-").match
 _ACCEPTED: Final = frozenset(("application/json", "text/event-stream"))
 _ENVELOPE: Final = frozenset(
     (types.PROTOCOL_VERSION_META_KEY, types.CLIENT_CAPABILITIES_META_KEY, types.CLIENT_INFO_META_KEY)
@@ -256,14 +256,16 @@ async def _watch_stream(receive: Asgi, stream: _Stream, on_disconnect: Callable[
 def _head(headers: Sequence[tuple[bytes, bytes]]) -> tuple[str, str, str | None]:
     """Return version, method and name in the headers; empty if the headers are not in the plain form."""
     nothing = ("", "", None)
-    once = dict(headers)
-    method = once.get(b"mcp-method", b"")
-    if len(once) < len(headers) or _NAMES.get(method) != len(list(filter(_OF_MCP, once))):
+    pairs = [pair for pair in headers if pair[0][:4] == b"mcp-"]
+    accepted = values_of(headers, b"accept")
+    of_mcp = dict(pairs)
+    method = of_mcp.get(b"mcp-method", b"")
+    if len(accepted) != 1 or _NAMES.get(method) != len(pairs):
         return nothing
-    if not {kind.strip() for kind in once.get(b"accept", b"").decode("latin-1").split(",")} >= _ACCEPTED:
+    if not {kind.strip() for kind in accepted[0].decode("latin-1").split(",")} >= _ACCEPTED:
         return nothing
-    version = once.get(b"mcp-protocol-version", b"").decode("latin-1")
-    name = once.get(b"mcp-name")
+    version = of_mcp.get(b"mcp-protocol-version", b"").decode("latin-1")
+    name = of_mcp.get(b"mcp-name")
     return version, method.decode("ascii"), decode_header_value(name.decode("latin-1")) if name is not None else None
 
 
