@@ -354,4 +354,4 @@ class ToolServers(Sessions, Protocol):
         """Add the run to `closed_runs`. Return whether `close_run` may have something to end."""
 
     async def close_run(self, run_id: str) -> None:
-        """End the run's sessions, each after the calls that use it, and wait for that."""
+        """End the run's sessions, each after the calls that use it, and wait for those that none uses."""

@@ -619,11 +619,10 @@ def test_a_run_that_is_closed_during_a_call_lets_the_call_end(bench: Any) -> Non
         go = bench.workspace / "go"
         sleeping = asyncio.ensure_future(bench.call(sessions, "sleep", file=str(go), scope=scope))
         await bench.until(lambda: sessions.status()[0].running)
-        closing = asyncio.ensure_future(sessions.close_run("r-1"))
+        await sessions.close_run("r-1")
         go.touch()
         assert (await sleeping).outcome == "ok"
-        await closing
-        assert sessions.status()[0].connections == 0
+        await bench.until(lambda: sessions.status()[0].connections == 0)
 
     bench.run(main, bench.stdio())
 

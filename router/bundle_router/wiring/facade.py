@@ -369,9 +369,9 @@ class Router:
     # --- ends ------------------------------------------------------------------------------------------------------
 
     async def close_run(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
-        """End the run: wait for its calls at tool servers, end what was opened for it here, and write its end, unless
-        other processes have it open; the last of them writes it then, and the return value names them. Another `route`
-        may continue the run. Until then a call starts a server of its own, which ends with that call.
+        """End the run: close what was opened for it here, and write its end, unless other processes have it open; the
+        last of them writes it then, and the return value names them. A call under way is not interrupted, and what it
+        uses ends with it. Another `route` may continue the run; until then a call starts a server of its own.
 
         Raises UnknownRun for a run that no step began, unless `missing_ok`: in a `finally` it would replace the error
         for which there is no run.

@@ -50,7 +50,6 @@ class SessionPool:
         self._clock = clock
         self._lock = lock
         self.closed_runs: Container[str] = ()
-        self._closings = asyncio.Event()
         self._leases: Leases[Key] = Leases(idle_s=bounds.idle_s, max_open=bounds.max_open)
         self._opening: dict[int, asyncio.Task[Connection]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -164,8 +163,6 @@ class SessionPool:
             self._end(self._leases.idle(self._clock.monotonic_ns()))
 
     def _end(self, ended: list[HeldConnection[Key]]) -> None:
-        if ended:
-            self._closings.set()
         for lease in ended:
             work = self._opening.pop(lease.number, None)
             if work is not None:
@@ -174,13 +171,9 @@ class SessionPool:
                 task.add_done_callback(self._closing.discard)
 
     async def close_run(self, run_id: str) -> None:
-        """Close the run's connections after their last call, and wait until they are closed."""
+        """Close the run's connections, each after its last call, and wait until those that no call holds are closed."""
         if run_id:
             self._retire_where(lambda key: key[2] == run_id)
-            held = [lease for lease in self._leases.all() if lease.key[2] == run_id]
-            while any(lease.leases for lease in held):
-                self._closings.clear()
-                await self._closings.wait()
         await self._wait_settled()
 
     async def close(self) -> None:
