@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "demo": {"testing", "wiring", "engine", "core", "errors"},
     "serving": {"wiring", "engine", "review", "core", "errors"},
     "ext": {"wiring", "engine", "core", "errors"},
-    "deferral": {"ports", "core", "errors"},
+    "deferral": {"ports", "core", "errors", "adapters"},
     "cli": {
         "deferral",
         "serving",
@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "tool": {"adapters", "core", "errors"},
 }
 SHARED_ADAPTERS = {
-    *("artifact_files", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
+    *("artifact_files", "database_file", "json_schema", "loop", "linear_patterns", "postgres", "text_files", "workers"),
 }
 """Threads, loops, checks, files and stores that several adapters stand on. No other adapter is imported by another."""
 CORE = ("models", "catalog", "tools", "config", "decide", "search", "records")

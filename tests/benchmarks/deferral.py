@@ -24,10 +24,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from bundle_router.deferral.hidden_store import HiddenStore
 from bundle_router.deferral.numbers import NumbersLog
 from bundle_router.deferral.proxy import DeferralProxy, listen, serve
 from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.store import HiddenStore
 from bundle_router.deferral.upstream import Upstream
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse

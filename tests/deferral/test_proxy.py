@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.deferral.hidden_store import KEPT_S, HiddenStore
 from bundle_router.deferral.hiding import HiddenBlock
 from bundle_router.deferral.rewriting import DeferralRules, RequestRewriter
-from bundle_router.deferral.store import KEPT_S, HiddenStore
 from bundle_router.deferral.upstream import MAX_BODY_BYTES
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse

@@ -9,23 +9,23 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.database_file import create_private, use_wal
 from bundle_router.ports import Diagnostics
 
 FILE: Final = "answers.sqlite"
 MAX_TEXT: Final = 65_536
 """Maximum characters of an answer that is stored."""
-BUSY_S: Final = 0.5
-"""Seconds that a look-up waits for another process's write, since a question has a deadline."""
+GET_S: Final = 0.5
+"""Seconds that a look-up waits for others, since a question has a deadline."""
+PUT_S: Final = 4.0
+"""Seconds that a write waits for others: the question is answered by then, but a closing router waits for it."""
 _PREPARE: Final = (
-    "PRAGMA journal_mode=WAL",  # with NORMAL a commit takes 1 ms instead of 18; a crash can lose the last answers
-    "PRAGMA synchronous=NORMAL",
     "CREATE TABLE IF NOT EXISTS answers_1 (key TEXT NOT NULL PRIMARY KEY, text TEXT NOT NULL, made REAL, until REAL)",
     "CREATE INDEX IF NOT EXISTS ix_answers_1_until ON answers_1 (until)",
 )
@@ -42,22 +42,24 @@ class SqlAnswers:
     def get(self, key: str) -> str | None:
         """Return the stored answer; None if it is too old, or from the future because the clock was set back."""
         now, query = time.time(), "SELECT text FROM answers_1 WHERE key = ? AND until > ? AND made <= ?"
-        row = self._execute((query, (key, now, now))) if self._path.exists() else None
+        row = self._execute(GET_S, (query, (key, now, now))) if self._path.exists() else None
         return str(row[0]) if row is not None else None
 
     def put(self, key: str, text: str, ttl_s: float) -> None:
         """Store the text, and delete expired answers."""
         now, query = time.time(), "INSERT OR REPLACE INTO answers_1 (key, text, made, until) VALUES (?, ?, ?, ?)"
         if len(text) <= MAX_TEXT:
-            self._execute(("DELETE FROM answers_1 WHERE until <= ?", (now,)), (query, (key, text, now, now + ttl_s)))
+            expired = ("DELETE FROM answers_1 WHERE until <= ?", (now,))
+            self._execute(PUT_S, expired, (query, (key, text, now, now + ttl_s)))
 
-    def _execute(self, *queries: tuple[str, tuple[object, ...]]) -> tuple[Any, ...] | None:
+    def _execute(self, wait_s: float, *queries: tuple[str, tuple[object, ...]]) -> tuple[Any, ...] | None:
         """Run the queries in one transaction, and return the first row of the last; None where the file is unusable."""
         row: tuple[Any, ...] | None = None
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            with closing(sqlite3.connect(self._path, timeout=BUSY_S)) as connection, connection:
+            create_private(self._path)
+            with closing(sqlite3.connect(self._path, timeout=wait_s)) as connection, connection:
+                use_wal(connection, wait_s)
                 for query, values in (*((statement, ()) for statement in _PREPARE), *queries):
                     row = connection.execute(query, values).fetchone()
         except (sqlite3.Error, OSError) as error:

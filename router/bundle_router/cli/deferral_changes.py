@@ -13,8 +13,8 @@ from typing import Any
 
 from bundle_router.cli.deferral_audit import DAY_S, AuditRun
 from bundle_router.cli.output import heading, print_json, print_result, say, table
+from bundle_router.deferral.agent_files import AgentFiles
 from bundle_router.deferral.comparison import Effect, effect_of
-from bundle_router.deferral.files import AgentFiles
 from bundle_router.deferral.findings import Finding
 from bundle_router.deferral.journal import Journal, state_folder
 from bundle_router.deferral.plans import ChangePlan, FileEdit, make_plan, show_diff

@@ -141,9 +141,9 @@ def launch(command: Sequence[str], port: int, places: AgentPlaces, scratch: Path
 @contextlib.asynccontextmanager
 async def proxy_running(upstream: str, rules: DeferralRules, state: Path, runs: Path) -> AsyncIterator[int]:
     """Run a proxy during the block, and yield its port once it answers. Raises OSError."""
+    from bundle_router.deferral.hidden_store import HiddenStore
     from bundle_router.deferral.numbers import NumbersLog
     from bundle_router.deferral.proxy import DeferralProxy, listen, serve
-    from bundle_router.deferral.store import HiddenStore
     from bundle_router.deferral.upstream import Upstream
 
     store = HiddenStore(state / "hidden.sqlite")

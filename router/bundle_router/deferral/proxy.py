@@ -25,10 +25,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from bundle_router.deferral.hidden_store import HiddenStore
 from bundle_router.deferral.hiding import BrokenAnswer, StreamFilter, hide_in_message, is_hidden, notes_of
 from bundle_router.deferral.numbers import NumbersLog
 from bundle_router.deferral.rewriting import Deferred, RequestRewriter, UnchangedRequest
-from bundle_router.deferral.store import HiddenStore
 from bundle_router.deferral.upstream import MAX_BODY_BYTES, Headers, Upstream, UpstreamAnswer, UpstreamFailed
 
 HEALTH: Final = "/.bundle-router/health"

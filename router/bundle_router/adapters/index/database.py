@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bundle_router.adapters.database_file import create_private, use_wal
 from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
 from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 4
 BATCH: Final = 1000
+BUSY_S: Final = 5
+"""Seconds that a transaction waits for another process's."""
 PREFIX: Final = "bundle_router_"
 META: Final = "bundle_router_index"
 WRITES: Final = "bundle_router_writes"
@@ -143,9 +145,9 @@ def open_engine(url: str) -> Engine:
 
         @event.listens_for(engine, "connect")
         def _pragmas(connection: Any, _record: Any) -> None:
-            # WAL with NORMAL: 1.2 ms a commit instead of 17.9. A crash can lose its last rows but not corrupt it.
-            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "cache_size=-32000"):
-                connection.execute(f"PRAGMA {pragma}")
+            connection.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
+            use_wal(connection, BUSY_S)
+            connection.execute("PRAGMA cache_size=-32000")
             connection.isolation_level = None  # else CREATE TABLE would end its own transaction
 
         @event.listens_for(engine, "begin")
@@ -165,7 +167,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def _make_private(path: str) -> None:
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        create_private(path)
     except OSError as error:
         raise storage_error(f"the index {path} can't be written", error) from None
 

@@ -6,8 +6,8 @@ It holds only names and queries of answers, and which endpoints refused deferral
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +15,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.database_file import create_private, use_wal
 from bundle_router.deferral.hiding import HiddenBlock
 
 KEPT_S: Final = 30 * 86_400
 REFUSED_S: Final = 86_400
 MAX_ROWS: Final = 200_000
 KEYS_A_QUERY: Final = 500
+BUSY_S: Final = 2.0
+"""Seconds that a query waits for another proxy's write."""
 
 
 class HiddenStore:
@@ -28,13 +31,14 @@ class HiddenStore:
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "is a symbolic link", str(path))
+        create_private(path)
         path.chmod(0o600)
         self._now = now
         self.failures = 0
-        self._database = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        use_wal(self._database, BUSY_S)
         self._database.execute("CREATE TABLE IF NOT EXISTS hidden (key TEXT PRIMARY KEY, blocks TEXT, time REAL)")
         self._database.execute("CREATE TABLE IF NOT EXISTS refused (key TEXT PRIMARY KEY, time REAL)")
         self.prune()
