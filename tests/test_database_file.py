@@ -6,16 +6,19 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from bundle_router.adapters.answer_store import FILE, SqlAnswers
+from bundle_router.adapters.embeddings import VectorStore
 from bundle_router.adapters.index.database import open_engine, writing
 from bundle_router.deferral.hidden_store import HiddenStore
 from bundle_router.testing import FakeDiagnostics
+
+from tests.at_once import at_once
+from tests.house import NAMES, ROOT
 
 Use = Callable[[Path, str], bool]
 THREADS = 4
@@ -48,27 +51,17 @@ def index(folder: Path, name: str) -> bool:
         engine.dispose()
 
 
-def serve_all(folder: Path, use: Use) -> list[bool]:
-    """Return whether each of the threads, which begin together, was served."""
-    together, served = threading.Barrier(THREADS), list[bool]()
-
-    def work(number: int) -> None:
-        together.wait()
-        served.append(use(folder, f"name {number}"))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return served
+def embed(folder: Path, name: str) -> bool:
+    store = VectorStore(folder, "revision")
+    return store.save({name: (1.0, 2.0)}) and store.load([name]) == {name: (1.0, 2.0)}
 
 
-@pytest.mark.parametrize("use", [answer, hide, index])
+@pytest.mark.parametrize("use", [answer, hide, index, embed])
 def test_a_file_that_many_create_at_once_serves_all(tmp_path: Path, use: Use) -> None:
     for count in range(ROUNDS):
         (folder := tmp_path / str(count)).mkdir()
-        assert serve_all(folder, use) == [True] * THREADS
+        served = at_once(THREADS, lambda number, use=use, folder=folder: use(folder, f"name {number}"))  # type: ignore[misc]
+        assert served == [True] * THREADS
         (file,) = folder.glob("*.sqlite")
         assert file.stat().st_mode & 0o777 == 0o600
 
@@ -81,3 +74,9 @@ def test_a_look_up_leaves_this_processs_locks_on_the_file(tmp_path: Path) -> Non
         assert SqlAnswers(tmp_path, FakeDiagnostics()).get("key") is None
         other = subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, check=False)
     assert "database is locked" in other.stderr
+
+
+def test_no_module_opens_a_file_beside_sqlite() -> None:
+    texts = {name: (ROOT / path).read_text(encoding="utf-8") for name, path in NAMES.items()}
+    opening = [name for name, text in texts.items() if "import sqlite3" in text and "os.open(" in text]
+    assert opening == ["bundle_router.adapters.database_file"]

@@ -21,11 +21,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from bundle_router.adapters.database_file import create_private
 from bundle_router.adapters.text_files import is_ours
 
 MAX_KEPT: Final = 200_000
 REVISIONS: Final = 4
-BUSY_S: Final = 2.0
+LOAD_S: Final = 2.0
+SAVE_S: Final = 10.0
+"""Seconds to wait for other processes. Vectors that are not saved would have to be paid for again."""
 _ASKED: Final = 500
 """Digests per query; SQLite takes 999 in its oldest builds."""
 
@@ -47,7 +50,7 @@ class VectorStore:
         try:
             with suppress(OSError):
                 os.utime(self._file)  # age counts from the last use
-            with closing(self._open(self._file)) as base:
+            with closing(self._open(self._file, LOAD_S)) as base:
                 for start in range(0, len(digests), _ASKED):
                     part = digests[start : start + _ASKED]
                     marks = ",".join("?" * len(part))
@@ -70,21 +73,21 @@ class VectorStore:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_ours(self._file.parent):
                 return False
-            with closing(self._open(self._file)) as base, base:
+            with closing(self._open(self._file, SAVE_S)) as base, base:
                 base.execute("CREATE TABLE IF NOT EXISTS kept (digest BLOB PRIMARY KEY, vector BLOB NOT NULL)")
                 base.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
                 base.execute("DELETE FROM kept WHERE rowid <= (SELECT max(rowid) FROM kept) - ?", (MAX_KEPT,))
-            self._prune(self._file.parent)
+            with suppress(FileNotFoundError):  # another process prunes too
+                self._prune(self._file.parent)
         except (sqlite3.Error, OSError) as wrong:
             _make_room(self._file, wrong)
             return False
         return True
 
     @staticmethod
-    def _open(file: Path) -> sqlite3.Connection:
-        if not file.exists():
-            os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
-        return sqlite3.connect(file, timeout=BUSY_S)
+    def _open(file: Path, wait_s: float) -> sqlite3.Connection:
+        create_private(file)
+        return sqlite3.connect(file, timeout=wait_s)
 
     @staticmethod
     def _prune(folder: Path) -> None:
