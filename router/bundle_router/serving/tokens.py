@@ -16,6 +16,7 @@ It is no config file and is never read as one, because a config can't grant itse
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -92,21 +93,23 @@ class AccessTokens:
     ) -> str:
         """Append a new token's table to the file, creating it if absent, and return the token, which is stored nowhere.
         Raises RequestError for a name that exists; StorageError."""
-        token, known = new_key(), self.path.exists() and self.path.stat().st_size > 0
-        if known and any(row.caller.name == name for row in self.read()):
-            raise RequestError(
-                f"the token file {str(self.path)!r} already has a token {name!r}", advice="choose another name"
-            )
+        token = new_key()
         lines = [f"[tokens.{json.dumps(name)}]", f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"']
         lines.append(f"scopes = {json.dumps(list(scopes))}")
         lines += [f"{key} = {json.dumps(text)}" for key, text in (("principal", principal), ("role", role)) if text]
         lines += [f"expires = {expires.isoformat()}"] if expires is not None else []
-        table = ("\n" if known else "") + "\n".join(lines) + "\n"
+        table = "\n".join(lines) + "\n"
         self._tokens_in(table.encode())
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(table)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # the same name twice would make the whole file unreadable
+                known = os.fstat(descriptor).st_size > 0
+                if known and any(row.caller.name == name for row in self.read()):
+                    raise RequestError(
+                        f"the token file {str(self.path)!r} already has a token {name!r}", advice="choose another name"
+                    )
+                file.write(f"\n{table}" if known else table)
         except OSError as error:
             raise storage_error(f"{self.path} can't be written", error) from error
         return token

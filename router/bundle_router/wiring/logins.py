@@ -72,8 +72,15 @@ def log_in(
 
 
 def log_out(server: Server, principal: str) -> bool:
-    """Delete the tokens of a server. Return False where there were none."""
+    """Delete the tokens of a server. Return False where there were none. A refresh under way is waited for, since it
+    would write new ones."""
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.core.tools.transport.tool_servers import Scope
 
-    return Authorization(token_folder()).token_file(server, Scope(principal=principal)).remove()
+    kept = Authorization(token_folder()).token_file(server, Scope(principal=principal))
+
+    async def remove() -> bool:
+        async with kept.locked():
+            return kept.remove()
+
+    return kept.stamp is not None and asyncio.run(remove())

@@ -15,11 +15,14 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
+
+from bundle_router.tools.descriptors import Opened
 
 LOCK_S: Final = 10.0
 """Seconds to wait for another caller's refresh."""
@@ -78,14 +81,12 @@ class TokenFile:
         except OSError:
             yield
             return
-        try:
+        with Opened(descriptor):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOCK_S):
                     while not _try_lock(descriptor):  # noqa: ASYNC110 - another process is waited for
                         await asyncio.sleep(_LOOK_S)
             yield
-        finally:
-            os.close(descriptor)
 
     def remove(self) -> bool:
         """Delete the file; return whether there was one. Raises OSError."""
@@ -103,13 +104,16 @@ class TokenFile:
         """Store the values; other names keep theirs. Raises OSError."""
         self._make_folder()
         text = json.dumps({**self._read_all(), "server": self._url, **values})
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+        # Not named by the process: others may have its id in containers of their own, and it may have several routers.
+        temporary = self.path.with_suffix(f".{secrets.token_hex(8)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(self.path)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            temporary.replace(self.path)
+        except OSError:
+            temporary.unlink()
+            raise
 
     def _make_folder(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
