@@ -217,12 +217,10 @@ class RunArtifacts(ArtifactReader):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600, dir_fd=folder)
         try:
-            try:
+            with Opened(fd):
                 _write_all(fd, data)
                 if self._durable:
                     os.fsync(fd)
-            finally:
-                os.close(fd)
             os.rename(temporary, sha256, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:  # an interrupted caller must leave no half-written file either
             with suppress(OSError):
@@ -242,11 +240,8 @@ class ArtifactPool:
     def link_into(self, folder: int, sha256: str, data: bytes) -> bool:
         """Link the content into a run's folder. Return False if the pool has no valid copy of it."""
         with suppress(OSError), self._open_folder_of(sha256, make=False) as pool_folder:
-            fd = os.open(sha256, _READ, dir_fd=pool_folder)
-            try:
+            with Opened(os.open(sha256, _READ, dir_fd=pool_folder)) as fd:
                 is_equal = os.fstat(fd).st_size == len(data) and _has_bytes(fd, data)
-            finally:
-                os.close(fd)
             if not is_equal:
                 os.unlink(sha256, dir_fd=pool_folder)
                 return False
@@ -288,14 +283,11 @@ class ArtifactPool:
             for folder in (self._top, path):
                 with suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
-        fd = os.open(path, _DIRECTORY)
-        try:
+        with Opened(os.open(path, _DIRECTORY)) as fd:
             for found in (os.fstat(fd), self._top.lstat()):
                 if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                     raise OSError(errno.EPERM, "it is not this user's alone")
             yield fd
-        finally:
-            os.close(fd)
 
 
 def _has_bytes(fd: int, data: bytes) -> bool:

@@ -70,19 +70,20 @@ def delete(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
         if path.parent.is_dir():
-            _sync(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         raise storage_error(f"{error.filename or path} can't be deleted", error) from error
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Return when the names in a folder survive power loss. Raises OSError."""
     with Opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
 
 
-def holders(fd: int) -> tuple[int, ...]:
+def holders(fd: int, mode: str = "") -> tuple[int, ...]:
     """Return the pids of this machine's processes that hold a lock on an open file, our own included, by the kernel's
-    table (Linux); empty if there is none."""
+    table (Linux); empty if there is none. `mode`: only shared locks (READ), or exclusive ones (WRITE)."""
     found = os.fstat(fd)
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -90,7 +91,8 @@ def holders(fd: int) -> tuple[int, ...]:
     except OSError:
         return ()
     rows = (line.split() for line in lines if "->" not in line)
-    pids = {int(row[4]) for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == wanted}
+    flocks = (row for row in rows if len(row) > 5 and row[1] == "FLOCK" and row[5] == wanted)
+    pids = {int(row[4]) for row in flocks if mode in ("", row[3])}
     return tuple(sorted(pid for pid in pids if pid > 0))
 
 

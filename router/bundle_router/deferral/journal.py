@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.text_files import sync_folder
 from bundle_router.deferral.plans import FileEdit
 from bundle_router.errors import RequestError, storage_error
 
@@ -81,11 +82,7 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         self.step("fsync folder", folder)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(folder)
 
     def append(self, path: Path, line: bytes) -> None:
         self.step("append", path)

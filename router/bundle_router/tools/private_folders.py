@@ -1,4 +1,4 @@
-"""Private folders in the system's temporary one, which are deleted with the process that made them.
+"""Private folders, usually in the system's temporary one, which are deleted with the process that made them.
 
 Each is locked while it is used. An unlocked one belonged to a killed process, and the next process deletes it.
 """
@@ -21,10 +21,11 @@ _ABANDONED_S: Final = 600.0
 
 
 @contextmanager
-def private_folder(prefix: str) -> Iterator[str]:
-    """Create a folder (mode 0700), yield its real path, and delete it afterwards. Raises OSError."""
-    _delete_abandoned(Path(tempfile.gettempdir()), prefix)
-    folder, owner = Path(tempfile.mkdtemp(prefix=prefix)).resolve(), os.getpid()
+def private_folder(prefix: str, within: Path | None = None) -> Iterator[str]:
+    """Create a folder (mode 0700), yield its real path, and delete it afterwards, unless it was renamed. Raises
+    OSError."""
+    _delete_abandoned(within or Path(tempfile.gettempdir()), prefix)
+    folder, owner = Path(tempfile.mkdtemp(prefix=prefix, dir=within)).resolve(), os.getpid()
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a file system without locks, where no folder counts as abandoned

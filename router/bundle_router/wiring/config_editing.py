@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.config_text import FILE_NAMES, MAX_BYTES, ConfigFile, Layer, from_bytes
-from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, storage_error
+from bundle_router.errors import ConfigError, CorruptRun, Problem, RequestError, UnknownRun, storage_error
 from bundle_router.review.behaviour import Behaviour, Cause
 from bundle_router.review.config_changes import ChangeType, ConfigChange, FileChange, widening_words
 from bundle_router.review.config_edits import ConfigEdit, config_edits
@@ -352,13 +352,13 @@ def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behavi
     runs: RecordedRuns = archive
     replays, behaviour = open_replays(runs, new, 5), Behaviour(5)
     unread: list[str] = []
-    ids = sorted(archive.run_ids(), key=lambda run_id: archive.summary(run_id).opened, reverse=True)
+    ids = [run.run_id for run in archive.runs()]
     for position, run_id in enumerate(ids):
         if behaviour.decisions >= most:
             return behaviour, position < len(ids), tuple(unread)
         try:
             behaviour.merge(replays.replay_run(run_id, lambda _done: None).behaviour)
-        except CorruptRun:
+        except (CorruptRun, UnknownRun):  # the latter was pruned meanwhile
             unread.append(run_id)
     return behaviour, False, tuple(unread)
 

@@ -35,6 +35,7 @@ _BLOCK: Final = 1024 * 1024
 _DELETING: Final = ".deleting-"
 """Prefix of a run that is being deleted; no run id starts with a dot."""
 _TRIES: Final = 10
+_PAUSE_S: Final = 0.001
 
 
 class _WithoutHoles(io.FileIO):
@@ -147,16 +148,13 @@ class Archive(RunArchive):
                 lock = os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileNotFoundError:
                 return True
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with Opened(lock):
+                if _other_writer(lock) is not None:
+                    return False
                 if _is_still(lock, path / FILES["routing"]):  # else another prune deleted it, and this is a new run
                     doomed = self.root / f"{_DELETING}{run_id}"
                     path.rename(doomed)
                     _remove(doomed)
-            except BlockingIOError:
-                return False
-            finally:
-                os.close(lock)
         return True
 
     def finish_deletions(self) -> None:
@@ -278,19 +276,25 @@ def _line_count(path: Path) -> int:
 
 
 def _writer(path: Path) -> int | None:
-    """Return the pid of a process that has the run open (0 if unknown); None if none has.
-
-    Writers hold a shared lock, so an exclusive one is tried for an instant.
-    """
+    """Return the pid of a process that has the run open (0 if unknown); None if none has."""
     with contextlib.suppress(CorruptRun), _open_regular_file(path / FILES["routing"]) as fd:
-        if fd is None:
-            return None
+        return None if fd is None else _other_writer(fd)
+    return None
+
+
+def _other_writer(fd: int) -> int | None:
+    """Return as `_writer` does, with an exclusive lock on the file if None. Writers hold a shared lock; whoever else
+    looks for them holds an exclusive one for an instant, which is waited for."""
+    for _ in range(_TRIES):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pids = holders(fd)
-            return next((pid for pid in pids if pid != os.getpid()), next(iter(pids), 0))
-    return None
+            if pids := holders(fd, "READ"):
+                return next((pid for pid in pids if pid != os.getpid()), pids[0])
+            time.sleep(_PAUSE_S)
+        else:
+            return None
+    return 0
 
 
 def _tree_bytes(path: Path) -> int:

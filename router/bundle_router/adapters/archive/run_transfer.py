@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from bundle_router.adapters.archive.label_files import label_line
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error
+from bundle_router.tools.private_folders import private_folder
 
 _BEGUN: Final = ".importing-"
 """Prefix of a run that is being written; no run id starts with a dot."""
@@ -55,30 +56,32 @@ def _copy(source: RunArchive, run_id: str, target: RunArchive) -> None:
 
 def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
     """Write the directory form of a run, atomically. Raises RequestError, StorageError."""
-    path, temporary = root / run_id, root / f"{_BEGUN}{run_id}"
-    if path.exists():
-        raise RequestError(f"run {run_id!r} is already in {root}", advice="prune it first, or choose another folder")
+    path = root / run_id
     try:
         root.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(mode=0o700)
-        header = source.header(run_id)
-        for one in header.catalogs:
-            _write(temporary / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
-        for name, lines in source.lines(run_id).items():
-            _write(temporary / name, lines)
-        if labels := source.labels(run_id):
-            _write(temporary / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
-        kept, target = source.artifacts(run_id), RunArtifacts(temporary)
-        for artifact in kept.iter():
-            target.put(kept.get(artifact.sha256))
-        _write(temporary / "run.json", [header.to_text().encode("ascii")])
-        temporary.rename(path)
+        if not path.exists():
+            with private_folder(_BEGUN, root) as temporary:
+                _write_files(source, run_id, Path(temporary))
+                Path(temporary).rename(path)
+                return path
     except OSError as error:
-        raise storage_error(f"can't write {path}", error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return path
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another import of it was first
+            raise storage_error(f"can't write {path}", error) from error
+    raise RequestError(f"run {run_id!r} is already in {root}", advice="prune it first, or choose another folder")
+
+
+def _write_files(source: RunArchive, run_id: str, folder: Path) -> None:
+    header = source.header(run_id)
+    for one in header.catalogs:
+        _write(folder / one.file, [encode(source.catalog(run_id, one.revision)).encode("ascii")])
+    for name, lines in source.lines(run_id).items():
+        _write(folder / name, lines)
+    if labels := source.labels(run_id):
+        _write(folder / LABELS, ((label_line(label) + "\n").encode("ascii") for label in labels))
+    kept, target = source.artifacts(run_id), RunArtifacts(folder)
+    for artifact in kept.iter():
+        target.put(kept.get(artifact.sha256))
+    _write(folder / "run.json", [header.to_text().encode("ascii")])
 
 
 def _write(path: Path, lines: Iterable[bytes]) -> None:

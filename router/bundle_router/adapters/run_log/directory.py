@@ -25,6 +25,7 @@ from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.errors import STORAGE_FAULTS, CorruptRun, StorageError, storage_error
+from bundle_router.tools.descriptors import Opened
 
 
 class Storage:
@@ -225,13 +226,10 @@ def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 *
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:
     """Write a temporary file and rename it over `name`: readers see the old text or the new, never a part."""
     temporary = f"{name}.new"
-    fd = open_file(storage, dir_fd, temporary, os.O_WRONLY | os.O_TRUNC)
-    try:
+    with Opened(open_file(storage, dir_fd, temporary, os.O_WRONLY | os.O_TRUNC), storage.close) as fd:
         write_all(storage, fd, text.encode("utf-8", "surrogatepass"))
         if durable:
             storage.fsync(fd)
-    finally:
-        storage.close(fd)
     storage.replace(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     if durable:
         storage.fsync(dir_fd)
@@ -247,11 +245,8 @@ def write_all(storage: Storage, fd: int, data: bytes) -> None:
 
 
 def sync_directory(storage: Storage, path: str) -> None:
-    fd = storage.open(path or ".", DIRECTORY)
-    try:
+    with Opened(storage.open(path or ".", DIRECTORY), storage.close) as fd:
         storage.fsync(fd)
-    finally:
-        storage.close(fd)
 
 
 def write_header(storage: Storage, dir_fd: int, path: Path, header: RunHeader, *, durable: bool) -> None:

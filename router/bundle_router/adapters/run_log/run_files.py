@@ -52,6 +52,7 @@ from bundle_router.core.records.chain import (
 )
 from bundle_router.dataclass import dataclass, field
 from bundle_router.errors import CorruptRun, RunBusy, StorageError
+from bundle_router.tools.descriptors import Opened
 
 _BLOCK: Final = 1024 * 1024
 _FIRST_PAUSE_S: Final = 0.00002
@@ -356,12 +357,9 @@ class RunChain:
     def holds_a_line(self, dir_fd: int, sizes: Mapping[str, int]) -> bool:
         """Return whether one of the files, of these sizes, holds a whole line that was not read yet."""
         for segment in (one for one in self.segments if one.name in sizes):
-            fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
-            try:
+            with Opened(self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close) as fd:
                 if b"\n" in self._storage.pread(fd, sizes[segment.name] - segment.size, segment.size):
                     return True
-            finally:
-                self._storage.close(fd)
         return False
 
     def take(self, dir_fd: int, sizes: Mapping[str, int]) -> Iterator[dict[str, Any]]:
@@ -428,13 +426,10 @@ class RunChain:
             found = segment.bytes_of(seq)
             if found is None:
                 continue
-            fd = self._storage.open(segment.name, _READ, dir_fd=dir_fd)
-            try:
+            with Opened(self._storage.open(segment.name, _READ, dir_fd=dir_fd), self._storage.close) as fd:
                 for line in self._lines(fd, *found):
                     if link(line).seq == seq:
                         return parse(line)
-            finally:
-                self._storage.close(fd)
         raise KeyError(seq)
 
     def heal(self, dir_fd: int, sizes: Mapping[str, int], *, durable: bool) -> tuple[RepairedTail, ...]:
@@ -444,14 +439,12 @@ class RunChain:
         return tuple(self._heal(dir_fd, segment, sizes[segment.name], durable=durable) for segment in torn)
 
     def _heal(self, dir_fd: int, segment: Segment, size: int, *, durable: bool) -> RepairedTail:
-        fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
-        try:
+        opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
+        with Opened(opened, self._storage.close) as fd:
             saved = self._save_beside(dir_fd, fd, segment, size, durable=durable)
             self._storage.ftruncate(fd, segment.size)
             if durable:
                 self._storage.fsync(fd)
-        finally:
-            self._storage.close(fd)
         return RepairedTail(segment.name, saved, size - segment.size)
 
     def _save_beside(self, dir_fd: int, fd: int, segment: Segment, size: int, *, durable: bool) -> str:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.adapters.run_log.directory import (
+    DIRECTORY,
     LOCK,
     POSIX,
     Storage,
-    check_private,
     failed,
     from_os,
     identity,
@@ -43,6 +43,7 @@ from bundle_router.core.records.run_header import RunHeader, lost_header
 from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
+from bundle_router.tools.descriptors import Opened
 
 CREATING: Final = ".creating-"
 """Prefix of a run directory that is being created. It is renamed when complete; no run id starts with a dot."""
@@ -201,16 +202,13 @@ class DiskRunStore:
 
     def _fill(self, runs_fd: int, path: Path, name: str, header: RunHeader, catalog: str) -> None:
         storage, durable = self._storage, self._setting.durable
-        folder = storage.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=runs_fd)
-        try:
+        with Opened(storage.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=runs_fd), storage.close) as folder:
             for file in (*FILES.values(), LOCK):
                 storage.close(open_file(storage, folder, file, os.O_WRONLY))
             replace_text(storage, folder, "catalog.json", catalog, durable=durable)
             write_header(storage, folder, path, header, durable=durable)
             if durable:
                 storage.fsync(folder)
-        finally:
-            storage.close(folder)
 
     def _name(self, runs_fd: int, temporary: str, run_id: str) -> None:
         """Rename a completed run to its id, unless another process was first."""
@@ -219,24 +217,22 @@ class DiskRunStore:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            if error.errno == errno.ENOTDIR or not self._replace_leftover(runs_fd, run_id):
-                self.open(run_id)  # raises if the folder of this name is no run
-                return
-            self._storage.replace(temporary, run_id, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+            with contextlib.suppress(FileNotFoundError):  # it was moved or pruned meanwhile
+                self._move_leftover(runs_fd, run_id)
+            return
         if self._setting.durable:
             self._storage.fsync(runs_fd)
 
-    def _replace_leftover(self, runs_fd: int, run_id: str) -> bool:
-        """Move away a folder of this name that is no run (a failed creation of an earlier version)."""
-        if self.open(run_id) is not None:
-            return False
-        left = f"{CREATING}0-{secrets.token_hex(4)}"
-        with translate_errors("look at", str(self._runs / run_id)):
+    def _move_leftover(self, runs_fd: int, run_id: str) -> None:
+        """Delete a folder of this name that is no run (a failed creation of an earlier version). It is locked, so that
+        nobody takes the run for it that another process puts in its place."""
+        with Opened(open_run(self._storage, str(self._runs / run_id))) as folder:
+            self._storage.flock(folder, fcntl.LOCK_EX)
             found = self._storage.stat(run_id, dir_fd=runs_fd, follow_symlinks=False)
-            check_private(found, str(self._runs / run_id), forbidden=0)
-            self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
-        shutil.rmtree(self._runs / left, ignore_errors=True)
-        return True
+            if identity(found) == identity(self._storage.fstat(folder)) and self.open(run_id) is None:
+                left = f"{CREATING}0-{secrets.token_hex(4)}"
+                self._storage.replace(run_id, left, src_dir_fd=runs_fd, dst_dir_fd=runs_fd)
+                shutil.rmtree(self._runs / left, ignore_errors=True)
 
 
 # --- who is alive -----------------------------------------------------------------------------------------------------
@@ -287,23 +283,20 @@ class WriterTokens:
             return self._token
 
     def _take(self) -> None:
-        token = secrets.token_hex(8)
+        token, storage = secrets.token_hex(8), self._storage
         with translate_errors("make", str(self._folder)):
-            self._storage.close(open_runs(self._storage, self._runs, durable=False))
-            make_private(self._storage, str(self._folder), None)
+            storage.close(open_runs(storage, self._runs, durable=False))
+            make_private(storage, str(self._folder), None)
             temporary = f".{token}"
-            folder = self._storage.open(str(self._folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fd = open_file(self._storage, folder, temporary, os.O_RDWR | os.O_EXCL)
+            with Opened(storage.open(str(self._folder), DIRECTORY | os.O_NOFOLLOW), storage.close) as folder:
+                fd = open_file(storage, folder, temporary, os.O_RDWR | os.O_EXCL)
                 try:
-                    self._storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    write_all(self._storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
-                    self._storage.replace(temporary, token, src_dir_fd=folder, dst_dir_fd=folder)
+                    storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    write_all(storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
+                    storage.replace(temporary, token, src_dir_fd=folder, dst_dir_fd=folder)
                 except BaseException:  # an interrupted caller must release descriptors and locks too
-                    self._storage.close(fd)
+                    storage.close(fd)
                     raise
-            finally:
-                self._storage.close(folder)
         self._token, self._fd, self._pid = token, fd, os.getpid()
         _HELD.add(fd)
 
@@ -320,16 +313,14 @@ class WriterTokens:
             return False
         except OSError:
             return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        else:
+        with Opened(fd):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
             with contextlib.suppress(OSError):
                 path.unlink()
             return False
-        finally:
-            os.close(fd)
 
     def forget_dead(self) -> None:
         """Delete the token files of killed processes."""
