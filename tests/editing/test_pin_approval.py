@@ -12,6 +12,7 @@ from bundle_router.wiring.catalogs import open_pins
 from bundle_router.wiring.config_editing import ConfigEditor
 from bundle_router.wiring.pin_approval import DefinitionsChanged, PinApproval
 
+from tests.at_once import at_once
 from tests.command_line import ROOT, run
 
 FAULT_SERVER = ROOT / "tests" / "mcp" / "fault_server.py"
@@ -70,6 +71,24 @@ def test_what_the_server_says_only_after_it_was_read_is_not_approved(config: Pat
             approval.approve("mail", digest, by="ann")
     assert open_pins(config).read("mail") is None
     assert ConfigEditor(config).changes() == []
+
+
+def test_of_two_approvals_at_once_none_is_lost(config: Path) -> None:
+    shown = PinApproval(config, development=True).review("mail")
+    assert shown.review.admitted is not None
+    names = [tool.card.tool for tool in shown.review.admitted.tools[:4]]
+
+    def approve(number: int) -> Path:
+        approval = PinApproval(config, development=True)
+        return approval.approve("mail", shown.digest, by="ann", only=names[number : number + 1])
+
+    done = at_once(len(names), approve)
+    approved = {name for name, one in zip(names, done, strict=True) if isinstance(one, Path)}
+    pins = open_pins(config).read("mail")
+    assert pins is not None
+    assert pins.names == approved
+    assert len(ConfigEditor(config).changes()) == len(approved)
+    assert all(isinstance(one, Path | RequestError) for one in done)
 
 
 def test_a_process_is_started_in_development_alone(config: Path) -> None:

@@ -9,11 +9,12 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.text_files import read_bounded, replace_texts
+from bundle_router.adapters.text_files import lock_folder, read_bounded, replace_texts
 from bundle_router.core.models import SERVER_NAME
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import CorruptPins, RequestError
@@ -72,6 +73,16 @@ class PinFiles:
             else:
                 found.append((status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found)
+
+    @contextmanager
+    def unchanged(self, server: str, pins: Pins | None) -> Iterator[None]:
+        """Lock the folder while the server's pins are still these, to write others. Raises RequestError if they are
+        not: what another person approved meanwhile would be lost."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        with lock_folder(self._root):
+            if self.read(server) != pins:
+                raise RequestError(f"the pins of {server!r} were changed meanwhile", advice="read the difference again")
+            yield
 
     def write(self, pins: Pins) -> Path:
         """Replace the server's pin file, and return its path. Raises StorageError, and then nothing has changed."""

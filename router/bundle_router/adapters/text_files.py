@@ -7,10 +7,12 @@ A file is written to a temporary file, synced and renamed, and its folder synced
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from bundle_router.errors import storage_error
@@ -53,6 +55,18 @@ def replace_texts(texts: Mapping[Path, str], *, follow: bool = True) -> None:
                 os.unlink(name, dir_fd=folders[path.parent])
         for at in folders.values():
             os.close(at)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against others who edit its files, in this process and others. Raises StorageError."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise storage_error(f"{folder} can't be opened", error) from error
+    with Opened(descriptor):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def read_bounded(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:

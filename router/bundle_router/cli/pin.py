@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
             if row.again:
                 continue
             if row.admitted is not None and not row.clean and _ask_approval(row, arguments):
-                written[row.server.name] = str(files.write(approve(row.server, row.admitted, row.pins, arguments.tool)))
+                with files.unchanged(row.server.name, row.pins):
+                    approved = approve(row.server, row.admitted, row.pins, arguments.tool)
+                    written[row.server.name] = str(files.write(approved))
                 if not arguments.json:
                     say(f"{row.server.name}: pinned in {written[row.server.name]}")
             if row.clean or row.server.name in written:

@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -262,11 +263,8 @@ def _publish(arguments: argparse.Namespace) -> int:
     from bundle_router.serving.pages.publishing import publish
     from bundle_router.wiring.run_reader import open_reader
 
-    reader = open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))
-    try:
+    with closing(open_reader(arguments.runs, store=arguments.store, config=config_folder(arguments))) as reader:
         count = publish(reader, arguments.run_id, arguments.to)
-    finally:
-        reader.close()
     first = arguments.to / "index.html"
     print_result(arguments, {"files": count, "first": str(first)}, f"{counted(count, 'file')}; open {first}")
     return 0

@@ -113,16 +113,13 @@ class Journal:
     def locked(self) -> Iterator[None]:
         """Hold the lock; first settle what a crash left unfinished. Raises RequestError if another holds it."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE)
-        try:
+        with os.fdopen(os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE)) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RequestError("another change is under way", advice="try again when it has ended") from None
             self._settle()
             yield
-        finally:
-            os.close(handle)
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the newest state of each change, oldest first. Unreadable lines are skipped."""

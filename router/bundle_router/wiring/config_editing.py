@@ -11,11 +11,8 @@ Rules:
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -192,7 +189,9 @@ class ConfigEditor:
 
         Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
         """
-        with self._lock_folder():
+        from bundle_router.adapters.text_files import lock_folder
+
+        with lock_folder(self.folder):
             return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
 
     def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
@@ -200,7 +199,9 @@ class ConfigEditor:
 
         Raises as `save` does; ConfigConflict where a file was changed otherwise since.
         """
-        with self._lock_folder():
+        from bundle_router.adapters.text_files import lock_folder
+
+        with lock_folder(self.folder):
             last = self.last_change()
             if last is None:
                 raise RequestError("there is no change of these files to undo")
@@ -332,19 +333,6 @@ class ConfigEditor:
             return self._catalog(self._files({}))[0]
         except ConfigError:
             return None
-
-    @contextmanager
-    def _lock_folder(self) -> Iterator[None]:
-        """Lock the folder against other editors, in this process and others."""
-        try:
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(f"{self.folder} can't be opened", error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:

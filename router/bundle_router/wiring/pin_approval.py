@@ -82,20 +82,22 @@ class PinApproval:
                 f"server {name!r} lists something else now than was shown", advice="read the difference again"
             )
         pins = approve(found.server, found.admitted, found.pins, only)
-        if self._config is not None:
-            changed = found.comparison.tools if found.comparison else ()
-            words = tuple(
-                f"{c.kind} {name}.{c.tool}"
-                for c in changed
-                if c.kind != "unchanged" and (only is None or c.tool in only)
-            )
-            revision = read_catalog(self._config, self._local)[0].revision
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            append_change(
-                Path(self._config),
-                ConfigChange("pins.approved", now, by, reason.strip(), revision, revision, words, digest),
-            )
-        return open_pins(self._config).write(pins)
+        files = open_pins(self._config)
+        with files.unchanged(name, found.pins):
+            if self._config is not None:
+                changed = found.comparison.tools if found.comparison else ()
+                words = tuple(
+                    f"{c.kind} {name}.{c.tool}"
+                    for c in changed
+                    if c.kind != "unchanged" and (only is None or c.tool in only)
+                )
+                revision = read_catalog(self._config, self._local)[0].revision
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                append_change(
+                    Path(self._config),
+                    ConfigChange("pins.approved", now, by, reason.strip(), revision, revision, words, digest),
+                )
+            return files.write(pins)
 
 
 def _digest(review: Review) -> str:

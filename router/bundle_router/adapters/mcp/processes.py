@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 from bundle_router.adapters.mcp.faults import ServerFault
 from bundle_router.adapters.mcp.supervision import AT_ONCE
 from bundle_router.dataclass import dataclass
+from bundle_router.tools.descriptors import Opened
 
 MARK: Final = "BUNDLE_ROUTER_OWNER"
 HOMES: Final = "bundle-router-home-"
@@ -325,8 +326,7 @@ async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
     ours, theirs = socket.socketpair()
     try:
         # Never 0, 1 or 2, which this process may have closed: the child's standard streams get these numbers.
-        handed = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)
-        try:
+        with Opened(fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)) as handed:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-I", "-S", _SUPERVISION, str(handed), _IMPORT_ROOT),
@@ -338,8 +338,6 @@ async def _supervisor() -> tuple[asyncio.subprocess.Process, socket.socket]:
                 cwd="/",
                 start_new_session=True,
             )
-        finally:
-            os.close(handed)
     except BaseException:
         ours.close()
         raise

@@ -11,7 +11,7 @@ Rules for the addresses at which the config is edited (checked while typing, com
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -162,8 +162,7 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
     def shown(**options: Any) -> Asgi:
         return pages(reader, reviewer=lambda request: _caller_of(request, "review"), away=sources.away, **options)
 
-    reader = open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)
-    try:
+    with closing(open_reader(sources.runs, store=sources.store, config=sources.config, local=sources.local)) as reader:
         if sources.config is None:
             yield shown()
             return
@@ -174,8 +173,6 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
             who=lambda request: _caller_of(request, "edit"),
         )
         yield shown(first_routes=editing.routes(), nav=WITH_CONFIG)
-    finally:
-        reader.close()
 
 
 def _caller_of(request: Request, scope: Scope) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ssl
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -67,16 +68,13 @@ def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[Res
 
     Raises ToolFailure: those of `Network.open`, `bad_response`, `truncated`, `unsupported_encoding`, `too_large`.
     """
-    connection = network.open(url.host, deadline)
-    try:
+    with closing(network.open(url.host, deadline)) as connection:
         exchange = _Exchange(url, connection, deadline)
         exchange.send_request()
         head = exchange.read_head()
         if head.status not in _SUCCESS:
             return HttpReply(head)
         return exchange.read_body(head, limit_for(head))
-    finally:
-        connection.close()
 
 
 class _Exchange:

@@ -145,12 +145,9 @@ def run(
     finally:
         os.close(control_out)
         os.close(report_in)
-    watch = _Watch(process, control_in, report_out, plan, max_bytes)
-    try:
+    with contextlib.closing(_Watch(process, control_in, report_out, plan, max_bytes)) as watch:
         watch.follow(timeout_s, cancelled)
         return watch.finished()
-    finally:
-        watch.close()
 
 
 def _arranged(plan: SandboxPlan) -> tuple[SandboxPlan, list[str]]:
