@@ -236,6 +236,25 @@ def test_a_client_that_asks_whether_to_send_its_body_is_told_to(site: Any) -> No
     site.serve(work)
 
 
+def test_what_follows_a_body_is_no_header(site: Any) -> None:
+    async def work(_router: Any, endpoint: Any) -> None:
+        head, body = (
+            f"POST /mcp/runs/r HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\nContent-Type: application/json\r\n"
+            "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+            "Transfer-Encoding: chunked\r\n",
+            '{"jsonrpc":"2.0","method":"notifications/nothing"}',
+        )
+        chunks = f"\r\n{len(body):x}\r\n{body}\r\n0\r\n"
+        token = f"Authorization: Bearer {endpoint.key}\r\n"
+        for sent, status in ((head + chunks + token, 401), (head + token + chunks + "Host: evil.example\r\n", 202)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+            writer.write(f"{sent}\r\n".encode())
+            assert (await site.read_answer(reader)).status == status
+            writer.close()
+
+    site.serve(work)
+
+
 def test_a_body_that_does_not_arrive_costs_its_own_connection(site: Any, leap: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         slow = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(20)]

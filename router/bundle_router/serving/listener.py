@@ -106,6 +106,8 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > MAX_HEAD_BYTES:
             raise _RefusedHead
+        if not self._in_head:  # a trailer: it is not heard, for the request was judged by its head
+            return
         name = name.lower()
         if name == b"expect" and value.strip().lower() == b"100-continue":
             self.expect_100_continue = True
