@@ -106,7 +106,7 @@ async def run(config: Path, folder: Path, verdict: Verdict, short: bool) -> dict
     faults = {
         "s.huge_line": ({"megabytes": 60 if short else 200}, ("tool_error", "too_large")),
         "u.bomb": ({"megabytes": 100 if short else 300}, ("tool_error", "too_large")),
-        "s.deep": ({}, ("timeout", "timeout")),
+        "s.deep": ({}, ("unavailable", "protocol_error")),
     }
     rows: dict[str, object] = {}
     opened = Router.open(config, runs=folder / "runs", workspace=folder, development="unpinned")

@@ -305,6 +305,12 @@ class Stdio:
             line = json.dumps({"jsonrpc": "2.0", "id": ident, "result": text("caf#")}).encode().replace(b"#", b"\xff")
             self.write(line + b"\n")
             return True
+        if name == "answers":  # `fields` in place of a result
+            self.send({"id": ident, **arguments["fields"]})
+            return True
+        if name == "refuses":
+            self.send({"id": ident, "error": {"code": -32000, "message": "no" * arguments["count"]}})
+            return True
         if name == "surrogate":
             self.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800!"}]}}\n' % ident)
             return True

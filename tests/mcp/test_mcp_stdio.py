@@ -177,6 +177,29 @@ def test_an_answer_that_is_not_quite_right_is_an_answer(bench: Any, tool: str, t
     bench.run(main, bench.stdio())
 
 
+@pytest.mark.parametrize("fields", [{}, {"result": [1]}, {"result": "text"}, {"error": {"code": "x", "message": None}}])
+def test_an_answer_that_is_no_message_ends_its_call_and_counts_against_the_server(
+    bench: Any, fields: dict[str, Any]
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for _ in range(5):
+            result = await bench.call(sessions, "answers", fields=fields)
+            assert (result.outcome, result.code) == ("unavailable", "protocol_error")
+            assert "may have been carried out" in bench.said(result)
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+
+    bench.run(main, bench.stdio())
+
+
+def test_a_refusal_of_megabytes_is_a_refusal(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "refuses", count=1_500_000)
+        assert (result.outcome, result.code) == ("tool_error", "rpc_error")
+        assert bench.said(result).endswith("nonono […]")
+
+    bench.run(main, bench.stdio())
+
+
 def test_twenty_thousand_log_lines_in_the_middle_of_a_call_are_dropped(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "flood", count=20_000)
@@ -186,10 +209,10 @@ def test_twenty_thousand_log_lines_in_the_middle_of_a_call_are_dropped(bench: An
     assert {name for _, name, _ in bench.events.rows} <= {"server.started", "server.left_behind"}
 
 
-def test_json_that_nests_too_deep_is_noise(bench: Any) -> None:
+def test_json_that_nests_too_deep_is_no_answer(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
-        result = await bench.call(sessions, "deep", timeout_s=1.0)
-        assert result.outcome == "timeout"
+        result = await bench.call(sessions, "deep")
+        assert (result.outcome, result.code) == ("unavailable", "protocol_error")
         assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
 
     bench.run(main, bench.stdio())

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp.channels import ChannelPool, Headers
-from bundle_router.adapters.mcp.faults import RequestState, RpcError, ServerFault
+from bundle_router.adapters.mcp.faults import MAX_MESSAGE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.models.canonical import PIECE, budget_left, encode_large
 from bundle_router.core.tools.shaping.json_text import (
@@ -296,6 +296,9 @@ def read_message(data: bytes | bytearray, exchange: RequestState) -> dict[str, A
     message = read_object(data)
     if message is None or not exchange.reads_whole(message):
         return message
+    error = message.get("error")
+    if isinstance(error, dict) and isinstance(said := error.get("message"), str):  # what is left out would end no call
+        message["error"] = {**error, "message": said[: MAX_MESSAGE + 1]}
     found = abridge(message, JsonSizes(message), MAX_VALUES, MAX_PASSED_BYTES)
     return None if found is None else found[0]
 

@@ -140,8 +140,8 @@ class LineRequests:
                 answer = read_result({**message, "id": number}, number)
         except RpcError as error:
             answer = error
-        except ServerFault:
-            return False
+        except ServerFault as fault:  # no other answer will come
+            answer = ServerFault(fault.kind, fault.detail, sent=True)
         made = self._waiting.pop(number, None)
         if made is not None:
             made.size = size
