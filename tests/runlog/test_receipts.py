@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable
@@ -77,6 +78,14 @@ def nested_deep(receipt: dict[str, Any]) -> None:
         receipt["catalog"] = {"a": receipt["catalog"]}
 
 
+def no_number(receipt: dict[str, Any]) -> None:
+    receipt["catalog"]["bundles"] = math.nan
+
+
+def no_number_of_the_run(receipt: dict[str, Any]) -> None:
+    receipt["run"]["workspace"] = math.inf
+
+
 def later_gone(receipt: dict[str, Any]) -> None:
     del receipt["later"]
 
@@ -106,6 +115,8 @@ CHANGES = [
     (end_added, "opening"),
     (opening_not_an_object, "opening"),
     (nested_deep, "deep"),
+    (no_number, "number that is none"),
+    (no_number_of_the_run, "number that is none"),
     (later_gone, "no receipt"),
     (schema_of_another, "schema"),
     (nothing_left, "no receipt"),

@@ -47,8 +47,8 @@ def check_receipt(receipt: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a receipt, one sentence each; empty when it proves its record."""
     try:
         return _check(receipt)
-    except RecursionError:
-        return ["it is no receipt: it is nested too deep"]
+    except (RecursionError, ValueError):
+        return ["it is no receipt: it is nested too deep, or holds a number that is none"]
 
 
 def _check(receipt: Mapping[str, Any]) -> list[str]:
