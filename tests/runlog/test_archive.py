@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router.adapters.archive import prune
+from bundle_router.cli import main
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.run_header import RunHeader
@@ -213,6 +214,53 @@ def test_verify_looks_at_the_header_and_the_catalogs_too(runs: Any, name: str, t
     report = runs.archive.verify("r-1")
     assert not report.ok
     assert any(name in problem for problem in report.problems)
+
+
+def test_verify_misses_a_catalog_that_a_decision_names_whatever_the_header_says(runs: Any) -> None:
+    log = runs.open()
+    later = encode({"schema": "bundle-router.catalog/1", "bundles": [{"id": "a"}]})
+    log.put_catalog(digest(later), later)
+    for revision in (REVISION, digest(later)):
+        log.append("routing", {**runs.record(0), "catalog_revision": revision})
+    log.close()
+    assert runs.archive.verify("r-1").ok
+    path = runs.path / "r-1"
+    header = json.loads((path / "run.json").read_text())
+    (path / header["catalogs"][1]["file"]).unlink()
+    (path / "run.json").write_text(RunHeader({**header, "catalogs": header["catalogs"][:1]}).sealed().to_text())
+    report = runs.archive.verify("r-1")
+    assert [problem.rpartition("/")[2] for problem in report.problems] == [
+        f"{header['catalogs'][1]['file']} is missing"
+    ]
+
+
+def test_a_run_whose_header_was_lost_keeps_the_catalog_that_it_began_with(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", {**runs.record(0), "catalog_revision": REVISION})
+    log.release()
+    (runs.path / "r-1" / "run.json").write_text("")
+    later = encode({"schema": "bundle-router.catalog/1", "bundles": [{"id": "a"}]})
+    again = runs.open(catalog=later)
+    again.put_catalog(digest(later), later)
+    again.append("routing", {**runs.record(1), "catalog_revision": digest(later)})
+    again.close()
+    report = runs.archive.verify("r-1")
+    assert (report.ok, report.problems) == (True, ())
+    assert runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
+
+
+def test_a_run_that_can_not_be_walked_hides_no_other(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for run_id in ("r-1", "r-2", "r-3"):
+        filled(runs, run_id)
+    (runs.path / "r-1" / "tool-calls.jsonl").unlink()
+    os.mkfifo(runs.path / "r-1" / "tool-calls.jsonl")
+    (runs.path / "r-2" / "artifacts").symlink_to(runs.path)
+    last = runs.path / "r-3" / "routing.jsonl"
+    last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(["runs", "verify", "--runs", str(runs.path)]) == 5
+    said = capsys.readouterr().out
+    for run_id, why in (("r-1", "not a regular file"), ("r-2", "a link"), ("r-3", "cut_off")):
+        assert why in said.partition(f"{run_id}: BROKEN")[2].partition("BROKEN")[0]
 
 
 def test_verify_mentions_what_was_healed_before(runs: Any) -> None:

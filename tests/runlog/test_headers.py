@@ -42,7 +42,12 @@ def test_a_header_that_was_changed_or_is_not_that_of_the_first_record_is_said_to
     assert RunHeader({**whole.fields, "closed": "never"}).faults("r", first) == ["was changed after it was written"]
     moved = {**FIELDS, "workspace": "/b"}
     assert RunHeader(moved).faults("r", first) == [OPENING]
-    assert RunHeader(moved).restore("from a backup").faults("r", first) == []
+    assert RunHeader(moved).restore("from a backup").faults("r", first) == [OPENING]
+    assert header.restore("from memory").faults("r", first) == []
+    decided = {"type": "route.decided", "catalog_revision": "sha256:1", "decision_id": "r.ab.0", "step": {}}
+    rebuilt = lost_header("r", "from the records", [{**first, **decided}])
+    assert rebuilt.faults("r", {**first, **decided}) == []
+    assert rebuilt.faults("r", {**first, **decided, "step": {"parent_run_id": "p"}}) == [OPENING]
     assert header.faults("other", first) == ["belongs to run 'r'"]
     assert RunHeader({**FIELDS, "closed": "later"}).faults("r", first) == [
         "says the run was closed, and not with how many records"

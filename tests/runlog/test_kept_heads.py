@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
+import re
+import resource
 import shutil
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.adapters.archive import Archive, FolderHeads, prune
+from bundle_router.adapters.archive import Archive, FolderHeads, head_files, prune
 from bundle_router.adapters.archive.head_files import HeadKeepingStore
 from bundle_router.adapters.run_log import DiskRunStore
 from bundle_router.cli import main
+from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import FILES, Appended, genesis, parse, seal, unseal
 from bundle_router.core.records.heads import StoredHead, faults_of_head, missing_runs
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.errors import CorruptRun, StorageError
+from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 from bundle_router.testing import FakeClock
 
 from tests.runlog.conftest import no_artifacts
 
 KEY = b"the operator's"
+NUMBERS = itertools.count()
+HOLE = "the run that was begun as number {} is gone, and its head with it, or that head was changed"
 
 
 class ListStore:
@@ -77,6 +85,10 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, FolderHe
     heads = FolderHeads(folder, KEY if request.param.startswith("signed") else None)
     fill(root, heads, "one", "two")
     return root, heads
+
+
+def all_of(heads: FolderHeads) -> dict[str, StoredHead]:
+    return {run_id: head for run_id in heads.run_ids() if (head := heads.read(run_id)) is not None}
 
 
 def archive_of(kept: tuple[Path, FolderHeads]) -> Archive:
@@ -141,7 +153,7 @@ def test_a_run_that_was_taken_away_before_its_first_record_is_missed(kept: tuple
 def test_a_run_that_was_taken_away_with_its_head_leaves_a_hole(kept: tuple[Path, FolderHeads]) -> None:
     shutil.rmtree(kept[0] / "one")
     (kept[1].folder / "one.head").unlink()
-    assert archive_of(kept).missing() == ["the run that was begun as number 1 is gone, and its head with it"]
+    assert archive_of(kept).missing() == [HOLE.format(1)]
 
 
 def test_a_head_that_was_changed_or_taken_away_is_a_fault(kept: tuple[Path, FolderHeads]) -> None:
@@ -150,9 +162,6 @@ def test_a_head_that_was_changed_or_taken_away_is_a_fault(kept: tuple[Path, Fold
     file.write_text(json.dumps({**row, "count": 2, "hash": parse_hash(kept[0] / "one" / FILES["routing"], 1)}))
     cut(kept[0] / "one" / FILES["routing"])
     assert archive.verify("one").ok is (kept[1].key is None), "without a key, only its place protects a head"
-    file.write_text("{")
-    with pytest.raises(CorruptRun):
-        archive.verify("one")
     file.unlink()
     assert any("no head was kept" in problem for problem in archive.verify("one").problems)
 
@@ -196,18 +205,18 @@ def test_heads_are_numbered_as_their_runs_begin_whoever_keeps_them(tmp_path: Pat
         FolderHeads(folder).note(f"r-{number}", 0, "sha256:0")
         FolderHeads(folder).note(f"r-{number}", number, f"sha256:{number}")
     heads = FolderHeads(folder)
-    assert {head.number: (run_id, head.count) for run_id, head in heads.all().items()} == {
+    assert {head.number: (run_id, head.count) for run_id, head in all_of(heads).items()} == {
         number: (f"r-{number}", number) for number in range(1, 13)
     }
-    assert list(heads.all()) == sorted(heads.all())
+    assert heads.run_ids() == sorted(heads.run_ids())
     assert (folder / ".count").read_text() == "12\n"
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "no run id .head").write_text("{")
     (folder / "empty.head").write_text("\n")  # its writer was killed before it wrote
-    assert len(heads.all()) == 12
+    assert len(all_of(heads)) == 12
     heads.note("empty", 1, "sha256:1")
-    assert heads.all()["empty"].number == 13
+    assert all_of(heads)["empty"].number == 13
 
 
 def test_a_shorter_head_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
@@ -219,10 +228,10 @@ def test_a_shorter_head_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
 def test_a_pruned_head_stays_so_until_more_is_written(tmp_path: Path) -> None:
     heads = FolderHeads(tmp_path)
     heads.prune("r")
-    assert (heads.read("r"), heads.all()) == (None, {})
+    assert (heads.read("r"), heads.run_ids()) == (None, [])
     heads.note("r", 2, "sha256:2")
     heads.prune("r")
-    assert heads.all() == {"r": StoredHead("r", 1, 2, "sha256:2", pruned=True)}
+    assert all_of(heads) == {"r": StoredHead("r", 1, 2, "sha256:2", pruned=True)}
     heads.note("r", 2, "sha256:x")
     assert heads.read("r") == StoredHead("r", 1, 2, "sha256:2", pruned=True), "nothing came"
     heads.note("r", 3, "sha256:3")
@@ -287,7 +296,7 @@ def test_what_keeps_heads_is_the_store_and_the_log_beneath_in_all_else(tmp_path:
     again = store.open("r")
     assert again is not None
     assert again.append("calls", {"type": "note"}, wait_s=9.0).seq == 1
-    assert heads.all()["r"].count == 2
+    assert all_of(heads)["r"].count == 2
     for one in (log, again):
         one.release()
     store.close()
@@ -300,6 +309,207 @@ def test_a_head_that_can_not_be_kept_withholds_the_acknowledgement(tmp_path: Pat
     run._heads.folder = tmp_path / "file"
     with pytest.raises(StorageError):
         run.append("routing", {"type": "note"})
+
+
+# --- what is forged, damaged or interrupted ---------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(kept: tuple[Path, FolderHeads], run_id: str) -> Iterator[Any]:
+    """Open a run to write it, as a worker does that goes on with it; end it as if that worker was killed."""
+    store = HeadKeepingStore(DiskRunStore(kept[0], clock=FakeClock(), artifacts=no_artifacts), kept[1])
+    log = store.create(run_id, header=RunHeader({"catalog_revision": digest_of({})}), catalog="{}")
+    try:
+        yield log
+    finally:
+        log.release()
+        store.close()
+
+
+def write(kept: tuple[Path, FolderHeads], run_id: str, count: int) -> None:
+    with opened(kept, run_id) as log:
+        for _ in range(count):
+            log.append("routing", {"type": "note", "number": next(NUMBERS)})
+
+
+def change(file: Path, **fields: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), **fields}) + "\n")
+
+
+def test_a_run_taken_away_is_missed_whatever_its_head_says_without_the_key(tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path / "runs" / ".heads", KEY)
+    fill(tmp_path / "runs", heads, "one", "two")
+    shutil.rmtree(tmp_path / "runs" / "one")
+    change(heads.folder / "one.head", pruned=True)
+    change(heads.folder / "one.head", signature="")
+    assert archive_of((tmp_path / "runs", heads)).missing() == [
+        "run 'one' is gone, and its kept head does not bear the key's signature: it was changed, or written with "
+        "another key",
+        HOLE.format(1),
+    ]
+
+
+def make_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+NO_HEADS: dict[str, Callable[[Path], object]] = {
+    "no JSON": lambda file: file.write_bytes(b"{"),
+    "nested": lambda file: file.write_bytes(b"[" * 4000),
+    "a count in words": lambda file: change(file, count="4"),
+    "a number in words": lambda file: change(file, number="1"),
+    "a hash of no type": lambda file: change(file, hash=None),
+    "a signature of no type": lambda file: change(file, signature=5),
+    "another signature": lambda file: change(file, signature="\ud800é"),
+    "a number beyond all": lambda file: change(file, number=10**15, signature="x"),
+    "a fifo": make_fifo,
+    "a folder": make_folder,
+}
+
+
+@pytest.mark.parametrize("damage", NO_HEADS)
+def test_a_damaged_head_is_told_of_its_run_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    monkeypatch.setenv("RECORDS_KEY", KEY.decode())
+    root, config = tmp_path / "runs", tmp_path / "config"
+    heads = FolderHeads(root / ".heads", KEY)
+    fill(root, heads, "one", "two")
+    config.mkdir()
+    (config / "router.toml").write_text('[records]\nkey = "${RECORDS_KEY}"\n')
+    NO_HEADS[damage](heads.folder / "one.head")
+    assert main(["runs", "verify", "--runs", str(root), "--config", str(config)]) == 5
+    said = capsys.readouterr().out
+    assert "one: BROKEN, 4 good records" in said
+    assert "two: ok, 4 good records" in said
+    assert "is kept and signed" not in said.partition("two: ok")[0]
+
+
+def test_records_taken_away_stay_missed_when_their_run_goes_on(kept: tuple[Path, FolderHeads]) -> None:
+    write(kept, "three", 4)
+    cut(kept[0] / "three" / FILES["routing"])
+    for _ in range(3):
+        with pytest.raises(CorruptRun, match="lacks record 3 as its kept head names it"):
+            write(kept, "three", 3)
+    broken = archive_of(kept).verify("three").broken
+    assert broken is not None
+    assert (broken.kind, broken.seq) == ("changed", 3)
+
+
+def test_nothing_is_signed_over_a_head_that_the_key_did_not_sign(tmp_path: Path) -> None:
+    kept = tmp_path / "runs", FolderHeads(tmp_path / "runs" / ".heads", KEY)
+    write(kept, "r", 4)
+    forge(kept[0] / "r" / FILES["routing"])
+    last = unseal((kept[0] / "r" / FILES["routing"]).read_bytes().splitlines()[-1])
+    change(kept[1].folder / "r.head", hash=last.hash)
+    write(kept, "r", 1)
+    report = archive_of(kept).verify("r")
+    assert report.protection == "kept head"
+    assert any("does not bear the key's signature" in problem for problem in report.problems)
+
+
+def test_a_run_that_begins_anew_after_it_was_pruned_is_judged_by_its_own_records(
+    kept: tuple[Path, FolderHeads],
+) -> None:
+    archive = archive_of(kept)
+    prune(archive, now="2030-01-01T00:00:00Z", max_bytes=0)
+    assert archive.missing() == []
+    write(kept, "one", 2)
+    assert archive.verify("one").ok
+    assert (archive.verify("one").records, archive.missing()) == (2, [])
+    cut(kept[0] / "one" / FILES["routing"])
+    assert not archive.verify("one").ok
+
+
+def test_records_behind_the_kept_head_are_told(kept: tuple[Path, FolderHeads]) -> None:
+    file = kept[0] / "one" / FILES["routing"]
+    line, _ = seal({"type": "note"}, 4, unseal(file.read_bytes().splitlines()[-1]).hash)
+    file.write_bytes(file.read_bytes() + line)
+    report = archive_of(kept).verify("one")
+    assert report.ok, "a process that was killed leaves such a record"
+    assert "its last 1 records came after the head that was kept: only the chain protects them" in report.notes
+
+
+def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(kept: tuple[Path, FolderHeads]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))  # room for the count of runs, and for no head
+    try:
+        with pytest.raises(StorageError, match="can't keep the head of run 'three'"):
+            kept[1].note("three", 0, genesis("three"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    fill(kept[0], kept[1], "four")
+    ListStore(kept[0]).create("three", header=RunHeader({}), catalog="{}")
+    assert archive_of(kept).missing() == []
+    assert archive_of(kept).verify("three").ok, "it has no record that a head could protect"
+
+
+def test_a_run_that_is_written_meanwhile_is_not_cut(kept: tuple[Path, FolderHeads]) -> None:
+    with opened(kept, "three") as log:
+
+        class LateHeads(FolderHeads):
+            def read(self, run_id: str) -> StoredHead | None:
+                log.append("routing", {"type": "note"})
+                return super().read(run_id)
+
+        archive = Archive(kept[0])
+        archive.heads = LateHeads(kept[1].folder, kept[1].key)
+        assert archive.verify("three").broken is None
+
+
+def test_a_run_that_is_pruned_meanwhile_is_unknown(kept: tuple[Path, FolderHeads]) -> None:
+    class Pruning(Archive):
+        def torn(self, run_id: str) -> tuple[Any, ...]:
+            self.delete(run_id)
+            return ()
+
+    archive = Pruning(kept[0])
+    archive.heads = None
+    with pytest.raises(UnknownRun):
+        archive.verify("one")
+
+
+def test_a_writer_that_stands_still_holds_up_nobody_for_ever(
+    kept: tuple[Path, FolderHeads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_files, "WAIT_S", 0)
+    for name in ("one.head", ".count"):
+        held = os.open(kept[1].folder / name, os.O_RDWR)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match=f"another process holds the lock of {re.escape(name)}"):
+            kept[1].note("one" if name == "one.head" else "three", 9, "sha256:9")
+        os.close(held)
+
+
+def test_the_end_of_a_longer_head_that_was_left_is_no_part_of_it(kept: tuple[Path, FolderHeads]) -> None:
+    file = kept[1].folder / "one.head"
+    file.write_bytes(file.read_bytes() + b"ed}\n")  # its writer was killed before it cut the file
+    assert archive_of(kept).verify("one").ok
+
+
+def test_what_the_command_prunes_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RECORDS_KEY", KEY.decode())
+    root, config, elsewhere = tmp_path / "runs", tmp_path / "config", tmp_path / "elsewhere"
+    fill(root, FolderHeads(elsewhere, KEY), "one", "two")
+    config.mkdir()
+    (config / "router.toml").write_text(f'[records]\nkey = "${{RECORDS_KEY}}"\nheads = "{elsewhere}"\n')
+    pruned = ["runs", "prune", "--runs", str(root), "--older-than", "1d"]
+    (root / ".heads").symlink_to(elsewhere)  # without the config, and so without the key
+    assert main(pruned) == 3
+    assert "is signed" in capsys.readouterr().err
+    assert Archive(root).run_ids() == ["one", "two"]
+    assert main([*pruned, "--config", str(config)]) == 0
+    assert main(["runs", "verify", "--runs", str(root), "--config", str(config)]) == 0
 
 
 def test_the_command_takes_heads_and_key_from_the_config(

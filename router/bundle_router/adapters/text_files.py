@@ -110,6 +110,15 @@ def holders(fd: int, mode: str = "") -> tuple[int, ...]:
     return tuple(sorted(pid for pid in pids if pid > 0))
 
 
+def try_lock(fd: int) -> bool:
+    """Return whether the exclusive lock of an open file was taken."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_ours(folder: Path) -> bool:
     """Return whether this user owns the folder and nobody else can write to it."""
     try:

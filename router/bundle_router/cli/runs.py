@@ -19,7 +19,7 @@ from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index
 from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
 from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import ConfigError, CorruptRun, RequestError
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
@@ -57,8 +57,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         runs="*",
     )
     verify.add_argument("--secrets", action="store_true", help="list instead the lines that today's rules would redact")
-    verify.add_argument("--config", help="config folder whose [records] names the folder of heads and their key")
-    verify.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
+    add_heads(verify)
     receipt = verb(
         "receipt", _receipt, "print a record with what is needed to check it elsewhere; or check a receipt", runs="?"
     )
@@ -79,7 +78,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     prune = verb("prune", _prune, "delete runs by age or total size, never one that is open")
     prune.add_argument("--older-than", metavar="AGE", help="e.g. 12h, 30d")
     prune.add_argument("--max-size", metavar="SIZE", help="keep all runs together below this, e.g. 50MB or 1.5GiB")
+    add_heads(prune)
     prune.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+
+
+def add_heads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", help="config folder whose [records] names the folder of heads and their key")
+    parser.add_argument("--heads", help="folder in which the heads of the runs are kept (default: as in the config)")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -119,7 +124,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
         return _secrets(archive, arguments.run_id or archive.run_ids(), as_json=arguments.json)
-    reports = [archive.verify(run_id, artifacts=True) for run_id in arguments.run_id or archive.run_ids()]
+    reports = []
+    for run_id in arguments.run_id or archive.run_ids():
+        try:
+            reports.append(archive.verify(run_id, artifacts=True))
+        except UnknownRun:  # pruned meanwhile
+            if arguments.run_id:
+                raise
     missing = [] if arguments.run_id else archive.missing()
     if arguments.json:
         rows = [{**asdict(report), "ok": report.ok} for report in reports]
@@ -293,6 +304,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         raise RequestError("prune needs an age or a size", advice="give --older-than 30d or --max-size 2GB")
     now = datetime.now(UTC).isoformat()
     archive = archive_of(arguments)
+    archive.heads = _heads(arguments) or archive.heads
     done = prune(archive, now=now, older_than_s=older, max_bytes=size, dry_run=arguments.dry_run)
     if done.deleted and not arguments.dry_run and has_index(arguments):
         with index_of(arguments):

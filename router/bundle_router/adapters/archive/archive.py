@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,17 +19,18 @@ from bundle_router.core.models.canonical import digest_of, encode
 from bundle_router.core.records.call_records import Record, read_record
 from bundle_router.core.records.chain import BadLine, Break, Head, check, link, parse
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.records.heads import faults_of_head, missing_runs
+from bundle_router.core.records.heads import NO_HEAD, StoredHead, faults_of_head, missing_runs
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
-from bundle_router.core.records.run_header import RunHeader, catalog_file
-from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, catalog_file
+from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 UNKEYED: Final = "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"
 """Note about the protection of a run without a kept head."""
 SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
 KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects while nobody else can write it"
+_REVISION: Final = re.compile(rb'"catalog_revision":"(sha256:[0-9a-f]{64})"')
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 
 T = TypeVar("T")
@@ -129,10 +131,6 @@ class RunArchive(ABC):
         """Return the JSON of a catalog that the run names. Raises CorruptRun."""
 
     @abstractmethod
-    def lines(self, run_id: str) -> Mapping[str, Iterator[bytes]]:
-        """Return the complete lines of a run at the time of the call, by file."""
-
-    @abstractmethod
     def stamps(self) -> dict[str, RunStamp]:
         """Return the stamp of every run, without reading any."""
 
@@ -142,6 +140,10 @@ class RunArchive(ABC):
 
         Positions are specific to this archive. Raises UnknownRun.
         """
+
+    def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
+        """Return the complete lines of a run at the time of the call, by file."""
+        return {name: (line for line, _ in lines) for name, lines in self.lines_after(run_id, {}).items()}
 
     @abstractmethod
     def artifacts(self, run_id: str) -> StoredArtifacts: ...
@@ -194,14 +196,20 @@ class RunArchive(ABC):
         Raises UnknownRun; CorruptRun if it is missing or does not match its revision.
         """
         place = self.path_text(run_id)
-        kept = next((one for one in self.header(run_id).catalogs if revision in (None, one.revision)), None)
+        header = self.header(run_id)
+        kept = next((one for one in header.catalogs if revision in (None, one.revision)), None)
         if kept is None and revision is None:
             raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
         stated = kept.revision if kept is not None else str(revision)
         name = kept.file if kept is not None else catalog_file(stated)  # not yet named in run.json
         if not name.startswith("catalog") or "/" in name:
             raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
-        catalog = self.catalog_json(run_id, name, stated)
+        try:
+            catalog = self.catalog_json(run_id, name, stated)
+        except CorruptRun:
+            if kept is not None or not header.restored:
+                raise
+            catalog = self.catalog_json(run_id, name := FIRST_CATALOG, stated)  # run.json was lost, which named it
         if not isinstance(catalog, dict) or digest_of(catalog) != stated:
             raise CorruptRun(f"{place}/{name} is not catalog {stated}: it was changed", advice="it can't be replayed")
         return catalog
@@ -295,25 +303,37 @@ class RunArchive(ABC):
 
         Raises UnknownRun, or StorageError if it can't be read. Defects of the run are in the report.
         """
+        try:
+            return self._verify(run_id, artifacts=artifacts)
+        except CorruptRun as error:  # no walk is possible
+            return VerifyReport(run_id, self.path_text(run_id), "unreadable", 0, None, (), (error.message,), (UNKEYED,))
+
+    def _verify(self, run_id: str, *, artifacts: bool) -> VerifyReport:
         place, state = self.path_text(run_id), self.summary(run_id).state
-        head, problems, notes = self._verify_header(run_id, place)
+        kept, faults = self._kept_head(run_id)  # before the lines, which may become more meanwhile
+        head, problems, notes, revisions = self._verify_header(run_id, place)
         files = self.lines(run_id)
         while (again := self._verify_header(run_id, place))[0] != head:  # opened or closed meanwhile: read again
-            (head, problems, notes), files = again, self.lines(run_id)
-        kept = self.heads.read(run_id) if self.heads is not None else None
-        if self.heads is not None:
-            problems += faults_of_head(kept, run_id, self.heads.key)
+            (head, problems, notes, revisions), files = again, self.lines(run_id)
+        problems += faults
         named: set[str] = set()
-        if artifacts:
-            files = {name: _note_artifacts(lines, named) for name, lines in files.items()}
+        files = {name: _note_names(lines, named, revisions) for name, lines in files.items()}
         checked = check(files, run_id, head, Head(kept.count, kept.hash) if kept is not None else None)
+        deque(chain.from_iterable(files.values()), maxlen=0)  # the lines behind a break name artifacts and catalogs too
+        for revision in sorted(revisions):
+            try:
+                self.catalog(run_id, revision)
+            except CorruptRun as error:
+                problems += [error.message] if error.message not in problems else []
         if artifacts:
-            deque(chain.from_iterable(files.values()), maxlen=0)  # the lines behind a break name artifacts too
             kept_artifacts = self.artifacts(run_id)
             problems += [text for text in kept_artifacts.problems() if not text.endswith("it can be deleted")]
             missing = named - {artifact.sha256 for artifact in kept_artifacts.iter()}
             problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
         broken, torn_ends = checked.broken, self.torn(run_id)
+        self.path_text(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
+        if self.heads is not None and kept is None and not faults and (checked.count or broken is not None):
+            problems.append(NO_HEAD)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
             broken = Break("added", head.count, torn_ends[0].file, 0, detail)
@@ -322,32 +342,57 @@ class RunArchive(ABC):
             notes.append("the run was not closed: whether records are missing at its end can't be known")
         protection: Literal["chain", "kept head", "signed head"] = "chain"
         if kept is not None:
-            protection = "signed head" if self.heads is not None and self.heads.key and kept.signature else "kept head"
+            is_signed = self.heads is not None and self.heads.key is not None and kept.is_signed_by(self.heads.key)
+            protection = "signed head" if is_signed else "kept head"
+            if (behind := checked.count - kept.count) > 0:
+                notes.append(
+                    f"its last {behind} records came after the head that was kept: only the chain protects them"
+                )
         notes.append({"chain": UNKEYED, "kept head": KEPT, "signed head": SIGNED}[protection])
         return VerifyReport(
             run_id, place, state, checked.count, broken, torn_ends, tuple(problems), tuple(notes), protection
         )
 
     def missing(self) -> list[str]:
-        """Return what the kept heads know of and the store lacks, one sentence each."""
-        return missing_runs(self.heads.all(), self.run_ids()) if self.heads is not None else []
+        """Return what the kept heads know of and the store lacks, one sentence each. Looks twice, since runs begin and
+        are pruned meanwhile."""
+        first = self._missing_now()
+        return [text for text in self._missing_now() if text in first] if first else []
 
-    def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str]]:
-        """Return the end that `run.json` states, the errors in it or in the catalogs, and notes."""
+    def _missing_now(self) -> list[str]:
+        if self.heads is None:
+            return []
+        kept = {run_id: self._kept_head(run_id) for run_id in self.heads.run_ids()}
+        present = set(self.run_ids())
+        said = [
+            f"run {run_id!r} is gone, and {faults[0]}"
+            for run_id, (_, faults) in kept.items()
+            if faults and run_id not in present
+        ]
+        sound = {run_id: head for run_id, (head, faults) in kept.items() if head is not None and not faults}
+        return said + missing_runs(sound, present)
+
+    def _kept_head(self, run_id: str) -> tuple[StoredHead | None, list[str]]:
+        """Return the head that is kept for a run, if any, and what is wrong with it."""
+        if self.heads is None:
+            return None, []
+        try:
+            kept = self.heads.read(run_id)
+        except (CorruptRun, StorageError) as error:
+            return None, [error.message]
+        return kept, faults_of_head(kept, run_id, self.heads.key) if kept is not None else []
+
+    def _verify_header(self, run_id: str, place: str) -> tuple[Head | None, list[str], list[str], set[str]]:
+        """Return the end that `run.json` states, the errors in it, notes, and the catalogs that it names."""
         try:
             header = self.header(run_id)
         except CorruptRun as error:
-            return None, [error.message], []
+            return None, [error.message], [], set()
         problems = [f"{place}/run.json {fault}" for fault in header.faults(run_id, self._read_first_record(run_id))]
-        for one in header.catalogs:
-            try:
-                self.catalog(run_id, one.revision)
-            except CorruptRun as error:
-                problems.append(error.message)
         healed = [f"a torn end of {tail.file} was healed, see {tail.saved}" for tail in header.healed]
         if header.restored:
             healed.append(f"run.json was lost and written again at {header.restored}")
-        return header.head, problems, healed
+        return header.head, problems, healed, {one.revision for one in header.catalogs}
 
     def _read_first_record(self, run_id: str) -> dict[str, Any] | None:
         """Return the run's first record, if it can be read."""
@@ -358,12 +403,14 @@ class RunArchive(ABC):
         return None
 
 
-def _note_artifacts(lines: Iterable[bytes], named: set[str]) -> Iterator[bytes]:
-    """Yield the lines, and add the digests of the artifacts that they name. Other lines are not parsed."""
+def _note_names(lines: Iterable[bytes], artifacts: set[str], revisions: set[str]) -> Iterator[bytes]:
+    """Yield the lines, and add the artifacts and catalogs that they name. Few lines are parsed."""
     for line in lines:
         if b'"artifacts":[{' in line:
             with contextlib.suppress(BadLine):
-                named |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
+                artifacts |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
+        if found := _REVISION.search(line):
+            revisions.add(found[1].decode())
         yield line
 
 

@@ -104,11 +104,6 @@ class PostgresArchive(RunArchive):
         except (ValueError, RecursionError):
             raise CorruptRun(f"{self.where}#{run_id}/{file} is not JSON", advice="restore it") from None
 
-    def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
-        (count,) = self._row("select next_seq from router_runs where run_id = %s", run_id)
-        numbered = {name: self._numbered_lines(run_id, file, -1, count) for file, name in FILES.items()}
-        return {name: (line for line, _ in lines) for name, lines in numbered.items()}
-
     def _numbered_lines(self, run_id: str, file: File, at: int, end: int) -> Iterator[tuple[bytes, int]]:
         """Yield the lines of a file after sequence number `at`, each with the number after its own."""
         query = (
@@ -160,6 +155,8 @@ class PostgresArchive(RunArchive):
     def delete(self, run_id: str) -> bool:
         if self._session.writers_of(run_id):
             return False
+        if self.heads is not None:
+            self.heads.prune(run_id)
         digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
         self._pool.fetch("delete from router_runs where run_id = %s", (run_id,), doing="delete a run")
         free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])

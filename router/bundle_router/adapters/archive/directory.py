@@ -26,7 +26,7 @@ from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.errors import CorruptRun, StorageError, storage_error
+from bundle_router.errors import CorruptRun, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.tools.descriptors import Opened
 
@@ -102,10 +102,6 @@ class Archive(RunArchive):
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         return _read_json(self.path(run_id) / file)
 
-    def lines(self, run_id: str) -> dict[str, Iterator[bytes]]:
-        path = self.path(run_id)
-        return {name: _lines(path / name, size) for name, size in _sizes(path).items()}
-
     def stamps(self) -> dict[str, RunStamp]:
         return {run_id: _stamp(f"{self.where}/{run_id}") for run_id in self.run_ids()}
 
@@ -152,6 +148,8 @@ class Archive(RunArchive):
                 if _other_writer(lock) is not None:
                     return False
                 if _is_still(lock, path / FILES["routing"]):  # else another prune deleted it, and this is a new run
+                    if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
+                        self.heads.prune(run_id)
                     doomed = self.root / f"{_DELETING}{run_id}"
                     path.rename(doomed)
                     _remove(doomed)
@@ -340,8 +338,4 @@ def _explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"can't delete {path}: {error.strerror}",
-            kind="io_error",
-            advice="look at its owner and mode; run prune again to delete the rest",
-        ) from error
+        raise storage_error(f"can't delete {path}", error) from error

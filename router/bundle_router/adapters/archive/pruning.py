@@ -52,8 +52,6 @@ def prune(
         if reason:
             kept.append((run.run_id, reason))
         else:
-            if archive.heads is not None and not dry_run:
-                archive.heads.prune(run.run_id)
             deleted.append(run)
             left -= run.bytes
     if deleted and not dry_run:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bundle_router.adapters.text_files import try_lock
 from bundle_router.tools.descriptors import Opened
 
 LOCK_S: Final = 10.0
@@ -84,7 +84,7 @@ class TokenFile:
         with Opened(descriptor):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOCK_S):
-                    while not _try_lock(descriptor):  # noqa: ASYNC110 - another process is waited for
+                    while not try_lock(descriptor):  # noqa: ASYNC110 - another process is waited for
                         await asyncio.sleep(_LOOK_S)
             yield
 
@@ -133,11 +133,3 @@ class TokenFile:
             except ValueError:
                 return {}
         return value if isinstance(value, dict) and value.get("server") == self._url else {}
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

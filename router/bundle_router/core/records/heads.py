@@ -7,7 +7,8 @@ Rules:
    Without a key it protects only if whoever changes the runs can't reach the heads: keep them in a second place.
 3. Heads are numbered in the order in which runs begin. A missing number is a run that was removed together with its
    head. Removing the newest ones, or restoring an older state of everything, is found only by heads in a second place.
-4. A pruned run leaves its head behind, marked.
+4. A pruned run leaves its head behind, marked. A run that begins anew under its id goes on with that head's number.
+5. Nothing signs over a head that was not signed with the key, so a forged one stays recognizable.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
+from itertools import islice
+from typing import Final
 
 from bundle_router.core.models.canonical import encode
+
+NO_HEAD: Final = "no head was kept for it, although heads are kept: it was taken away, or is older than that"
+_TYPES: Final = [str, int, int, str, bool, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class StoredHead:
         return replace(self, signature=self._signature(key) if key else "")
 
     def is_signed_by(self, key: bytes) -> bool:
-        return hmac.compare_digest(self.signature, self._signature(key))
+        stated = self.signature.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(stated, self._signature(key).encode("ascii"))
 
     def _signature(self, key: bytes) -> str:
         signed_text = encode(asdict(replace(self, signature="")))
@@ -49,10 +56,13 @@ class StoredHead:
 
     @classmethod
     def from_line(cls, line: bytes) -> StoredHead:
-        """Return the head in a line. Raises ValueError, KeyError or TypeError for another line."""
+        """Return the head in a line. Raises ValueError, KeyError, TypeError or RecursionError for another line."""
         row = json.loads(line)
         names = ("run_id", "number", "count", "hash", "pruned", "signature")
-        return cls(**{name: row[name] for name in names})
+        head = cls(**{name: row[name] for name in names})
+        if [type(value) for value in astuple(head)] != _TYPES:
+            raise TypeError("a value of another type")
+        return head
 
 
 def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> list[str]:
@@ -64,16 +74,15 @@ def missing_runs(heads: Mapping[str, StoredHead], run_ids: Iterable[str]) -> lis
         if not head.pruned and head.run_id not in present
     ]
     numbers = {head.number for head in heads.values()}
-    holes = [number for number in range(1, max(numbers, default=0) + 1) if number not in numbers]
+    holes = (number for number in range(1, max(numbers, default=0) + 1) if number not in numbers)
     return missing + [
-        f"the run that was begun as number {number} is gone, and its head with it" for number in holes[:100]
+        f"the run that was begun as number {number} is gone, and its head with it, or that head was changed"
+        for number in islice(holes, 100)
     ]
 
 
-def faults_of_head(head: StoredHead | None, run_id: str, key: bytes | None) -> list[str]:
+def faults_of_head(head: StoredHead, run_id: str, key: bytes | None) -> list[str]:
     """Return what is wrong with the kept head of a run in itself, one sentence each."""
-    if head is None:
-        return ["no head was kept for it, although heads are kept: it was taken away, or is older than that"]
     if head.run_id != run_id:
         return [f"the head that is kept for it is that of run {head.run_id!r}"]
     if key is not None and not head.is_signed_by(key):

@@ -25,6 +25,9 @@ CHANGING: Final = frozenset(
 )
 """The fields that are added or changed after the run began."""
 LISTS: Final = ("catalogs", "healed", "reopened")
+_REBUILT: Final = frozenset(("schema", "run_id", "catalog_revision", "parent_run_id", "nonce"))
+"""What `lost_header` finds of the opening."""
+FIRST_CATALOG: Final = "catalog.json"
 _END: Final = ("closed", "head", "count")
 
 
@@ -131,7 +134,10 @@ class RunHeader:
         """Return what is wrong with the run's header, a clause each; `first` is the run's first record, if any."""
         found = ["was changed after it was written"] if self.is_edited else []
         stated = (first or {}).get("run_json")
-        if stated is not None and stated != self.opening_digest and "restored" not in self.fields:
+        step = (first or {}).get("step")
+        parent = step.get("parent_run_id") if isinstance(step, Mapping) else self.parent_run_id
+        is_rebuilt = "restored" in self.fields and self.opening.keys() <= _REBUILT and self.parent_run_id == parent
+        if stated is not None and stated != self.opening_digest and not is_rebuilt:
             found.append("does not say of the opening of the run what the first record says")
         if self.run_id != run_id:
             found.append(f"belongs to run {self.fields.get('run_id')!r}")
@@ -152,7 +158,7 @@ class RunHeader:
         """Return the header with these revisions' catalogs after its own."""
         known = [*self.catalogs]
         for revision in revisions:
-            known.append(StoredCatalog(revision, catalog_file(revision) if known else "catalog.json"))
+            known.append(StoredCatalog(revision, catalog_file(revision) if known or self.restored else FIRST_CATALOG))
         return self._with(catalogs=[{"revision": one.revision, "file": one.file} for one in known])
 
     def with_healed(self, tails: Iterable[RepairedTail]) -> RunHeader:
