@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures as threads
 import os
+import resource
 import tempfile
 import threading
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_memory_of_all_processes_is_bounded_by_a_control_group(run: Any) -> None
 @pytest.mark.usefixtures("no_groups")
 def test_memory_of_all_processes_is_bounded_where_there_are_no_groups(run: Any, facilities: Any) -> None:
     ran = run(GREEDY, memory_bytes=256 << 20, facilities=facilities)
-    assert bound(ran, "memory").endswith("256 MiB together, watched")
+    assert bound(ran, "memory").endswith(
+        "256 MiB together, watched, without what sockets hold and shared mappings that it left"
+    )
     assert "it used more than 256 MiB of memory" in ran.text
     assert ran.record["ended"] == "limit", "and not by itself, after a minute"
 
@@ -125,6 +128,33 @@ def test_the_number_of_processes_is_bounded_where_there_are_no_groups(run: Any, 
     assert ran.failed
     assert "it started more than 30 processes" in ran.text or "BlockingIOError" in ran.text
     assert ran.record["ended"] in ("limit", "exited")
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_threads_count_as_processes(run: Any, facilities: Any) -> None:
+    source = "import threading, time\nfor _ in range(100): threading.Thread(target=time.sleep, args=(60,)).start()"
+    ran = run(source, max_processes=30, facilities=facilities)
+    assert "it started more than 30 processes and threads" in ran.text or "can't start new thread" in ran.text
+
+
+@pytest.mark.usefixtures("no_groups")
+def test_memory_counts_of_processes_whose_binary_can_not_be_read(run: Any, facilities: Any) -> None:
+    """The kernel shows others of the same user only the status of such a process."""
+    source = f"""
+import os, shutil, subprocess, sys
+shutil.copy(os.path.realpath(sys.executable), "x")
+os.chmod("x", 0o111)
+subprocess.run(["./x", "-c", {GREEDY!r}], env={{"PYTHONHOME": sys.base_prefix}}, check=True)
+"""
+    assert "it used more than 256 MiB of memory" in run(source, memory_bytes=256 << 20, facilities=facilities).text
+
+
+def test_a_crash_is_not_given_to_the_machines_handler_of_cores(run: Any) -> None:
+    """With a limit of 0 the kernel starts such a handler all the same, outside and as root; with 1 it does not."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    expected = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    shown = run("import resource; print('core', resource.getrlimit(resource.RLIMIT_CORE)[0])").text
+    assert f"core {expected}\n" in shown
 
 
 @pytest.mark.parametrize("where", [".", "/dev/shm"])
@@ -234,10 +264,11 @@ def test_what_children_that_have_ended_wrote_counts(run: Any) -> None:
     assert "it wrote more than 8 MiB" in ran.text
 
 
-def test_the_number_of_files_is_bounded(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", [".", "/dev/shm"])
+def test_the_number_of_files_is_bounded(run_either: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     from bundle_router.tools.sandbox.plan import SandboxPlan
     from bundle_router.tools.workspace import execution
 
     monkeypatch.setattr(execution, "SandboxPlan", lambda **fields: SandboxPlan(**fields, max_new_files=2000))
-    ran = run("for n in range(10_000_000): open(f'f{n}', 'w').close()")
+    ran = run_either(f"for n in range(10_000_000): open(f'{where}/f{{n}}', 'w').close()")
     assert "it made more than 2,000 files" in ran.text

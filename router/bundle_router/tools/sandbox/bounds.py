@@ -6,13 +6,15 @@ bounds are checked ten times a second, and the program is ended when it exceeds 
 Written bytes are those that the kernel accounts: of each process, and of its children that were waited for. Other
 writes (by children that nobody waits for, or space taken without writing) show as lost free space: when more of that is
 gone than may be written, the files that changed since the program began are summed. Memory is that of the processes,
-plus memory that belongs to none: System V segments, and nameless files in memory.
+plus memory that belongs to none: System V segments, and nameless files in memory. Threads count as processes, as they
+do in control groups. A process of an unreadable binary shows only its status: then all it shares counts as its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -38,10 +40,10 @@ class Watcher:
         self._in_groups = in_groups
         self._can_read = processes is not None and Path("/proc/self/io").exists()
         self._processes = processes if processes is not None and self._can_read else list
-        self._files = _free_files(plan.cwd)
+        self._files = self._free_files()
         self._began_ns = max(Path(path).stat().st_ctime_ns for path in plan.write)  # made for this program
         self._free = self._free_bytes()
-        self._written = _account("/proc/self/io", "write_bytes:") if self._can_read else 0
+        self._written = _written_by_ended()
         self._segments = _segments()
 
     def statements(self) -> list[Statement]:
@@ -54,8 +56,12 @@ class Watcher:
             ("process count", "pids" in self._in_groups, f"at most {plan.max_processes}"),
             ("disk", False, f"{disk} and {plan.max_new_files:,} files together"),
         ]
-        watched = (self._can_read, "watched" if self._can_read else "no /proc to watch it by")
-        ends = [(True, "by cgroup") if in_group else watched for _, in_group, _ in rows]
+        seen = {"memory": "watched, without what sockets hold and shared mappings that it left"}
+        why = "no /proc to watch it by"
+        ends = [
+            (True, "by cgroup") if in_group else (self._can_read, seen.get(name, "watched") if self._can_read else why)
+            for name, in_group, _ in rows
+        ]
         return [
             Statement(name, held, f"{detail}, {by}") for (name, _, detail), (held, by) in zip(rows, ends, strict=True)
         ]
@@ -68,12 +74,13 @@ class Watcher:
         for pid in pids if len(pids) > MANY else ():
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, nice)
-        if "pids" not in self._in_groups and len(pids) > plan.max_processes:
-            return f"it started more than {plan.max_processes} processes"
-        written = sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in ("self", *pids)) - self._written
+        threads = 0 if "pids" in self._in_groups else sum(_account(f"/proc/{pid}/status", "Threads:") for pid in pids)
+        if threads > plan.max_processes:
+            return f"it started more than {plan.max_processes} processes and threads"
+        written = sum(_account(f"/proc/{pid}/io", "write_bytes:") for pid in pids) + _written_by_ended() - self._written
         if written > plan.total_written_bytes or self._has_filled(pids):
             return f"it wrote more than {plan.total_written_bytes >> 20} MiB"
-        if self._files - _free_files(plan.cwd) > plan.max_new_files:
+        if self._files - self._free_files() > plan.max_new_files:
             return f"it made more than {plan.max_new_files:,} files"
         if "memory" not in self._in_groups and self._memory(pids) > plan.total_memory_bytes:
             return f"it used more than {plan.total_memory_bytes >> 20} MiB of memory"
@@ -84,20 +91,27 @@ class Watcher:
         matters, and no longer than needed: hundreds of processes that all allocate leave little time for it."""
         bound = self._plan.total_memory_bytes
         unmapped = sum(_nameless_files(pids, "/memfd:").values()) + max(0, _segments() - self._segments)
-        rough = {pid: _account(f"/proc/{pid}/status", "RssAnon:", "RssShmem:") << 10 for pid in pids}
+        rough = {pid: _rough(pid) for pid in pids}
         if sum(rough.values()) + unmapped <= bound:
             return sum(rough.values()) + unmapped
         exact = 0
         for pid in sorted(rough, key=rough.__getitem__, reverse=True):
-            exact += _account(f"/proc/{pid}/smaps_rollup", "Pss_Anon:", "Pss_Shmem:") << 10
+            exact += _account(f"/proc/{pid}/smaps_rollup", "Pss_Anon:", "Pss_Shmem:") << 10 or _rough(pid)
             if exact > bound:
                 break
         return max(exact, unmapped)
 
-    def _free_bytes(self) -> int:
-        """Return the free bytes of the file systems that the program writes to."""
+    def _file_systems(self) -> Iterable[os.statvfs_result]:
+        """Return those that the program writes to."""
         found = [os.statvfs(self._plan.root_fd), *map(os.statvfs, self._plan.write)]
-        return sum({one.f_fsid: one.f_bfree * one.f_frsize for one in found}.values())
+        return {one.f_fsid: one for one in found}.values()
+
+    def _free_bytes(self) -> int:
+        return sum(one.f_bfree * one.f_frsize for one in self._file_systems())
+
+    def _free_files(self) -> int:
+        """Return the number of free files; 0 for file systems without one."""
+        return sum(one.f_ffree for one in self._file_systems())
 
     def _has_filled(self, pids: Iterable[int]) -> bool:
         """Return whether too much space is taken. If others took it, check again after as much more is gone."""
@@ -117,6 +131,16 @@ def _account(path: str, *names: str) -> int:
         lines = Path(path).read_text(encoding="ascii", errors="replace").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))
     return 0
+
+
+def _rough(pid: int) -> int:
+    return _account(f"/proc/{pid}/status", "RssAnon:", "RssShmem:") << 10
+
+
+def _written_by_ended() -> int:
+    """Return the bytes that this process and its children that were waited for wrote."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(one).ru_oublock for one in who) * 512
 
 
 def _files(folder: str) -> Iterator[tuple[tuple[int, int], int, int]]:
@@ -146,11 +170,4 @@ def _segments() -> int:
     """Return the bytes in memory of all visible System V segments."""
     with contextlib.suppress(OSError):
         return sum(int(row.split()[-2]) for row in Path("/proc/sysvipc/shm").read_text("ascii").splitlines()[1:])
-    return 0
-
-
-def _free_files(path: str) -> int:
-    """Return the number of free files; 0 on file systems without one."""
-    with contextlib.suppress(OSError):
-        return os.statvfs(path).f_ffree
     return 0

@@ -43,6 +43,7 @@ ATTR_NOSUID: Final = 2
 ATTR_NODEV: Final = 4
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_SECCOMP: Final = 22
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -83,6 +84,11 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent() -> None:
     """Get SIGKILL when the thread that forked this process ends. Survives execve of an ordinary file."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def hide_from_program() -> None:
+    """Keep the program, which has the same user, from this process's memory and descriptors (in /proc)."""
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:

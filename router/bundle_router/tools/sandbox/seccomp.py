@@ -3,9 +3,11 @@
 Rules:
 1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel modules, BPF and the
    like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their flags, and programs fall back.
-2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG.
+2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG. No TCP by another
+   name (MPTCP, SCTP, SMC, fast open), which Landlock does not see.
 3. No file becomes set-user-ID or set-group-ID, by any call.
-4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE).
+4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE), nor limit or slow it down: by
+   number, only processes of an own pid namespace but its first get limits and priorities.
 5. Calls of a foreign architecture (32 bits, x32) don't exist.
 """
 
@@ -83,13 +85,24 @@ _BITS_REFUSED: Final = (
     (85, -1, 1, _SET_ID),  # creat
     (133, -1, 1, _SET_ID),  # mknod
     (259, 33, 2, _SET_ID),  # mknodat
+    *((*call, 0x20000000) for call in ((44, 206, 3), (46, 211, 2), (307, 269, 3))),  # sendto…: MSG_FASTOPEN
 )
+_DATAGRAM_PAIR: Final = (53, 199, 1, 2)
+"""socketpair(2) of SOCK_DGRAM or SOCK_RAW, which can be connected anew."""
 _VALUES_REFUSED: Final = (
     # (x86_64, aarch64, argument, value of it that is refused)
     (157, 167, 0, 4),  # prctl: PR_SET_DUMPABLE
     (16, 29, 1, 0x5412),  # ioctl: TIOCSTI, which types into a terminal
     (16, 29, 1, 0x541C),  # ioctl: TIOCLINUX
+    *((41, 198, 2, protocol) for protocol in (132, 256, 262)),  # socket: SCTP, SMC, MPTCP
+    (141, 140, 0, 2),  # setpriority: of all processes of a user
+    (251, 30, 0, 3),  # ioprio_set: so
 )
+_OF_PROCESS: Final = (
+    # (x86_64, aarch64, argument that is a process's number)
+    *((302, 261, 0), (141, 140, 1), (144, 119, 0), (142, 118, 0), (314, 274, 0), (203, 122, 0), (251, 30, 1)),
+)
+"""prlimit64, setpriority, sched_setscheduler, sched_setparam, sched_setattr, sched_setaffinity, ioprio_set."""
 _SOCKET: Final = (41, 198)
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables, and the kernel's number of the architecture (linux/audit.h)."""
@@ -99,12 +112,12 @@ _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
-def install(*, unix_sockets: bool) -> None:
+def install(*, unix_sockets: bool, own_pids: bool) -> None:
     """Install the filter irrevocably. Raises OSError if the kernel or the architecture does not support it."""
-    linux.filter_system_calls(program(os.uname().machine, unix_sockets=unix_sockets))
+    linux.filter_system_calls(program(os.uname().machine, unix_sockets=unix_sockets, own_pids=own_pids))
 
 
-def program(machine: str, *, unix_sockets: bool) -> bytes:
+def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
     """Return the filter. Raises OSError (ENOSYS) for a machine whose system call numbers we don't have."""
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
@@ -115,10 +128,14 @@ def program(machine: str, *, unix_sockets: bool) -> bytes:
     for table, code in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_UNSUPPORTED, errno.EOPNOTSUPP)):
         for numbers in table.values():
             steps += [_step(_EQUAL, numbers[column], 0, 1), _error(code)]
-    for test, rows in ((_ANY_BIT, _BITS_REFUSED), (_EQUAL, _VALUES_REFUSED)):
+    bits = (*_BITS_REFUSED, *(() if unix_sockets else [_DATAGRAM_PAIR]))
+    for test, rows in ((_ANY_BIT, bits), (_EQUAL, _VALUES_REFUSED)):
         for row in rows:
             if row[column] >= 0:
                 steps += _on_argument(row[column], row[2], [_step(test, row[3], 0, 1), _error(errno.EPERM)])
+    others = _step(_EQUAL, 1, 0, 1) if own_pids else _step(_EQUAL, 0, 1, 0)
+    for process in _OF_PROCESS:
+        steps += _on_argument(process[column], process[2], [others, _error(errno.EPERM)])
     allowed = [_step(_EQUAL, family, len(families) - at, 0) for at, family in enumerate(families)]
     steps += _on_argument(_SOCKET[column], 0, [*allowed, _error(errno.EPERM)])
     return b"".join([*steps, _step(_RETURN, _ALLOW)])

@@ -17,7 +17,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,7 @@ class Supervisor:
         self._stopped = False
 
     def run(self) -> None:
+        linux.hide_from_program()
         wake = self._watch_children()
         try:
             own_proc = self._arrange_mounts()
@@ -86,8 +87,8 @@ class Supervisor:
             self._statements += _not_kept(plan, self._statements)
             return not self._first
         own_proc = plan.entered or namespaces.build_root(plan.mounts)
-        if not os.path.samestat(os.fstat(plan.root_fd), Path(_path_of_root(plan)).stat()):
-            raise PathSwapped(_path_of_root(plan))
+        _reopen(plan.root_fd, [_path_of_root(plan)], os.O_PATH | os.O_DIRECTORY)
+        _reopen(plan.binary_fd, plan.read, os.O_RDONLY)
         covered = {mount.target for mount in plan.mounts}
         hidden = (*plan.hidden, *plan.masked)
         for place in (*hidden, *(place for place in plan.protected if place not in hidden)):
@@ -123,7 +124,7 @@ class Supervisor:
         files, abi = target.restrict_files(plan, network_held=self._is_held("network"))
         statements += [files, target.drop_privileges()]
         sockets = self._is_held("mounts") and (self._is_held("network") or abi >= 6)
-        calls = target.filter_calls(plan, unix_sockets=sockets)
+        calls = target.filter_calls(plan, unix_sockets=sockets, own_pids=self._first)
         statements += [calls, *target.consequences(sockets=sockets, calls=calls.held, mounts=self._is_held("mounts"))]
         self._report(**encode_statements(statements))
 
@@ -183,6 +184,17 @@ class Supervisor:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+
+def _reopen(descriptor: int, paths: Sequence[str], flags: int) -> None:
+    """Replace what the router opened by the same file in the own root: by the old one (also as /proc/self/exe) a
+    program would reach a mount outside, which is not read-only. Raises PathSwapped if it is at none of the paths."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116  # text
+                os.dup2(found := os.open(path, flags), descriptor, inheritable=False)
+                return os.close(found)
+    raise PathSwapped(paths[0])
 
 
 def _about(place: Place, safe: bool, detail: str) -> Statement:

@@ -56,7 +56,7 @@ def remove_groups(plan: SandboxPlan) -> None:
 def limit(plan: SandboxPlan, *, own_users: bool) -> None:
     """Limit this process. RLIMIT_NPROC counts per user: it is useful in a user namespace, and ineffective for root."""
     limits = [
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, 1),  # of 0 bytes, a core would still be given to the machine's handler of cores
         (resource.RLIMIT_AS, plan.memory_bytes),
         (resource.RLIMIT_FSIZE, plan.file_bytes),
         (resource.RLIMIT_NOFILE, plan.open_files),
@@ -95,12 +95,12 @@ def restrict_files(plan: SandboxPlan, *, network_held: bool) -> tuple[Statement,
     return Statement("files", True, detail), version
 
 
-def filter_calls(plan: SandboxPlan, *, unix_sockets: bool) -> Statement:
+def filter_calls(plan: SandboxPlan, *, unix_sockets: bool, own_pids: bool) -> Statement:
     name = "system calls"
     if name not in plan.facilities:
         return Statement(name, False, "switched off")
     try:
-        seccomp.install(unix_sockets=unix_sockets)
+        seccomp.install(unix_sockets=unix_sockets, own_pids=own_pids)
     except OSError as error:
         return Statement(name, False, f"no seccomp filter ({error.strerror})")
     return Statement(name, True, "no io_uring, key rings, tracing, mounts, namespaces, vsock; no set-user-ID files")
