@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from bundle_router.core.models import LocalSettings, Media, Text, ToolContext, ToolOutput
 from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo import TOOLS, scanning
+from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.repo.hiding import CREDENTIALS
 from bundle_router.tools.repo.hits import Ripgrep
 from bundle_router.tools.repo.searching import ripgrep
@@ -267,6 +268,26 @@ def test_files_of_credentials_are_neither_read_nor_searched(tmp_path: Path, name
             if folder.exists():
                 inside = Ripgrep(pattern="hunter2", path=str(folder.relative_to(tmp_path)))
                 assert "hunter2@" not in texts(ripgrep(inside, context, engine=engine))[0]
+
+
+@pytest.mark.parametrize("name", [".git/config", "separate/config"])
+def test_a_file_of_credentials_that_is_replaced_while_it_is_read_is_not_shown(tmp_path: Path, name: str) -> None:
+    """The kernel calls it `… (deleted)` then; git replaces its config at each change."""
+    config = tmp_path / name
+    for path in (config, *(config.parent / beside for beside in ("HEAD", "objects", "refs"))):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("hunter2")
+
+    class Replaced(Root):
+        def open_file(self, path: str) -> BinaryIO:
+            file = super().open_file(path)
+            config.with_name("new").write_text("hunter2")
+            config.with_name("new").replace(config)
+            return file
+
+    with Replaced(str(tmp_path)) as root, pytest.raises(ToolFailure) as caught:
+        root.open_for_reader(name)
+    assert caught.value.code == "credentials"
 
 
 @pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".npmrc", ".env", "config", "docs/config", ".github/config"])

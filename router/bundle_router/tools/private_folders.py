@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -50,11 +50,23 @@ def _delete_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete it, after restoring permissions that a program removed. No process uses it, so nothing moves."""
+    """Delete it, with restored permissions and at any depth: what is inside an inner folder is moved up, then deleted.
+    No process uses it, so nothing moves."""
     with suppress(OSError):
         folder.chmod(0o700)
-        for parent, folders, _ in os.walk(folder):
-            for name in folders:
-                if not (path := Path(parent, name)).is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+        while entries := list(folder.iterdir()):
+            for entry in entries:
+                if not _is_folder(entry):
+                    entry.unlink()
+                    continue
+                entry.chmod(0o700)
+                for below in list(entry.iterdir()):
+                    if _is_folder(below):
+                        below.chmod(0o700)  # else it can't be moved
+                    below.rename(folder / secrets.token_hex(16))
+                entry.rmdir()
+        folder.rmdir()
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

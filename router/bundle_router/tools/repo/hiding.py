@@ -7,6 +7,7 @@ difference. Results count and report what was left out for this reason.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Final
@@ -79,14 +80,30 @@ CREDENTIALS: Final = (
 """The end of a path, and the program that uses it."""
 
 _ENDS: Final = tuple(tuple(path.split("/")) for path, _ in CREDENTIALS)
+_IGNORED: Final = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
 _LAST: Final = frozenset(parts[-1] for parts in _ENDS)
 
 
+def plain(name: str) -> str:
+    """Return a name as the disk with the fewest distinctions has it: without case, final `. `, and characters that some
+    ignore (U+200C and the like)."""
+    return name.casefold().rstrip(". ") if name.isascii() else _IGNORED.sub("", name).casefold().rstrip(". ")
+
+
 def is_credential_file(path: str) -> bool:
-    """Return whether a real path ends like one of them. Case is ignored, as some disks ignore it."""
-    name = path.rpartition("/")[2].casefold()
+    """Return whether a real path ends like one of them, also that of a file that was deleted (` (deleted)`)."""
+    path = path.removesuffix(" (deleted)")
+    name = plain(path.rpartition("/")[2])
     if name not in _LAST and name != "config.worktree":
         return False
-    parts = tuple(part.casefold() for part in PurePath(path).parts)
-    in_git = ".git" in parts and name in ("config", "config.worktree", "credentials")  # of submodules and worktrees too
-    return in_git or any(parts[-len(end) :] == end for end in _ENDS)
+    parts = tuple(map(plain, PurePath(path).parts))
+    if name in ("config", "config.worktree", "credentials") and (".git" in parts or is_git_folder(Path(path).parent)):
+        return True  # of submodules, worktrees and repositories by other names too
+    return any(parts[-len(end) :] == end for end in _ENDS)
+
+
+def is_git_folder(folder: Path) -> bool:
+    """Return whether git takes a folder for a repository, whatever its name."""
+    return all(os.path.lexists(folder / name) for name in ("HEAD", "objects", "refs"))
