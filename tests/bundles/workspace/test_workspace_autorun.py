@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import json
 import os
@@ -281,9 +282,31 @@ def test_by_another_name_they_are_not_written_either(workspace: Path) -> None:
     (workspace / "my-env" / "pyvenv.cfg").write_text("home = /usr/bin")
     for path in (
         *("settings/tasks.json", "my-env/lib/x.pth", "other/pyvenv.cfg", "a.code-workspace", "mise.local.toml"),
-        *(".mise.production.local.toml", ".rprofile", "deep/.RDATA"),
+        *(".mise.production.local.toml", ".rprofile", "deep/.RDATA", "lefthook-local.yaml", ".lefthook.toml"),
+        *(".vs\u00adcode/tasks.json", "deep/.local/share/systemd/user/x.service"),
     ):
         assert refusal(workspace, path) == "autorun", path
+
+
+def test_what_git_runs_by_link_or_config_is_protected_like_its_hooks(run: Any, workspace: Path) -> None:
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    (workspace / ".git" / "hooks" / "pre-commit").symlink_to("../../scripts/check")
+    (workspace / ".git" / "config").write_text(
+        "[core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../shared.cfg\n"
+        '[filter "x"]\n\tclean = sh ./scripts/clean.sh %f\n'
+    )
+    (workspace / "scripts").mkdir()
+    for name in ("check", "clean.sh", "other"):
+        (workspace / "scripts" / name).touch()
+    paths = ("scripts/check", "scripts/clean.sh", "tools/hooks/pre-commit", "shared.cfg")
+    assert [refusal(workspace, path) for path in (*paths, "scripts/other", "sh")] == ["protected"] * 4 + ["", ""]
+    attack = "import os\nos.makedirs('tools/hooks')\nfor path in {}: open(path, 'w')"
+    ran = run(attack.format(paths[2:]))
+    assert ran.text.count("was moved to") == 2
+    for path in paths[:2]:
+        ran = run(f"open({path!r}, 'w')")
+        ran.need("mounts")
+        assert ran.failed
 
 
 FILES = {
@@ -308,6 +331,10 @@ ORDINARY = (
     (("pyproject.toml", "setup.py", "conftest.py", "noxfile.py", "tox.ini"), "build and test tools, when asked"),
     (("Cargo.toml", "build.rs", ".cargo/config.toml"), "cargo, when asked (and rust-analyzer when it is opened)"),
     (("Dockerfile", "docker-compose.yml", ".github/workflows", ".gitlab-ci.yml"), "containers and CI, after a push"),
+    (
+        ("build.gradle", "pom.xml", "Package.swift", "mix.exs", "tsconfig.json"),
+        "build tools, and editors' language servers",
+    ),
     (("flake.nix", "shell.nix", "devenv.nix", "devbox.json"), "nix, when asked, or where an .envrc says so"),
     (("eslint.config.js", ".prettierrc.js", ".pylintrc", ".rubocop.yml"), "linters, when asked, and editors'"),
     (("CLAUDE.md", "AGENTS.md", ".env", ".tool-versions", ".python-version", ".nvmrc"), "read as text or values"),
@@ -324,7 +351,10 @@ def test_a_program_can_neither_change_nor_make_them(run: Any, workspace: Path) -
     (workspace / ".vscode").mkdir()
     (workspace / "env" / "conda-meta").mkdir(parents=True)
     (workspace / ".envrc").write_text("export A=1")
-    for attack in ("open('.vscode/tasks.json', 'w')", "open('.envrc', 'a')", "open('env/x', 'w')"):
+    (workspace / "service" / "own").mkdir(parents=True)
+    (workspace / "service" / "own" / "pyvenv.cfg").touch()
+    attacks = ("open('.vscode/tasks.json', 'w')", "open('.envrc', 'a')", "open('env/x', 'w')")
+    for attack in (*attacks, "open('service/own/x.pth', 'w')"):
         ran = run(attack)
         ran.need("mounts")
         assert ran.failed, attack
@@ -332,6 +362,53 @@ def test_a_program_can_neither_change_nor_make_them(run: Any, workspace: Path) -
     assert "was moved to .claude.not-taken-" in ran.text
     assert not (workspace / ".claude").exists()
     assert (workspace / "Makefile").exists()
+
+
+def test_a_program_keeps_nothing_there_by_taking_the_right_to_move_it(run: Any, workspace: Path) -> None:
+    ran = run(
+        "import os; open('.envrc', 'w'); os.makedirs('.config/mise'); os.chmod('.config', 0); os.chmod('.', 0o555)"
+    )
+    assert ran.text.count("was moved to") == 2
+    assert not (workspace / ".envrc").exists()
+    assert not (workspace / ".config" / "mise").exists()
+
+
+def test_two_programs_at_once_leave_nothing_there_either(run: Any, workspace: Path, eventually: Any) -> None:
+    """The second finds what the first made, which is moved away when the first ends, and makes it again."""
+    wait = "import os, time\nwhile {}: time.sleep(0.01)\n"
+    first = "import os; os.mkdir('.vscode'); open('made', 'w')\n" + wait.format("not os.path.exists('second')")
+    second = "open('second', 'w')\n" + wait.format("os.path.exists('.vscode')") + "os.mkdir('.vscode')"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        one = pool.submit(run, first)
+        assert eventually((workspace / "made").exists)
+        other = pool.submit(run, second)
+        assert "was moved to" in one.result().text
+        assert "was moved to" in other.result().text
+    assert not (workspace / ".vscode").exists()
+
+
+def test_where_somebody_replaces_a_protected_file_meanwhile_the_result_says_so(
+    run: Any, workspace: Path, eventually: Any
+) -> None:
+    (workspace / ".envrc").write_text("before")
+    source = "import os, time\nopen('go', 'w')\nwhile not os.path.exists('replaced'): time.sleep(0.01)\n"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        ran = pool.submit(run, source)
+        assert eventually((workspace / "go").exists)
+        (workspace / "new").write_text("after")
+        (workspace / "new").replace(workspace / ".envrc")
+        (workspace / "replaced").touch()
+        assert ".envrc (was replaced from outside meanwhile: the new one" in ran.result().text.partition("NOT: ")[2]
+
+
+def test_no_program_is_started_where_it_could_make_what_the_router_imports(
+    run: Any, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(workspace / "src"))
+    with pytest.raises(ToolFailure, match=r"imports from .*src, which a program could make"):
+        run("import os; os.mkdir('src')")
+    (workspace / "src").mkdir()
+    assert run("open('src/x.py', 'w')").failed
 
 
 def test_the_tables_in_the_security_policy_are_these() -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundle_router.core.models import BinaryForm, BinaryRule, LocalSettings, ToolContext
 from bundle_router.tools.sandbox import seccomp
 from bundle_router.tools.sandbox.plan import FACILITIES
 from bundle_router.tools.workspace import survey as survey_module
+from bundle_router.tools.workspace.execution import ExecArguments, execute
 from bundle_router.tools.workspace.survey import survey
 
 OWN = FACILITIES[1:]
@@ -42,12 +44,16 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as outside:
 """
 
 
-@pytest.fixture(params=["/tmp", "/var/tmp", "/dev/shm", "abstract", "readable", "workspace", "workspace/.git"])
+@pytest.fixture(
+    params=["/tmp", "/var/tmp", "/dev/shm", "abstract", "readable", "workspace", "workspace/.git", "modules"]
+)
 def server(request: pytest.FixtureRequest, workspace: Path, tmp_path: Path) -> Iterator[tuple[socket.socket, str, str]]:
     """A server of the host on a unix socket, its address, and a folder that a rule may let programs read."""
-    (workspace / ".git").mkdir()
+    modules = workspace / ".git" / "modules" / "lib"
+    modules.mkdir(parents=True)
     (tmp_path / "readable").mkdir()
     own = {"workspace": workspace, "workspace/.git": workspace / ".git", "readable": tmp_path / "readable"}
+    own["modules"] = modules
     above = "/tmp" if request.param == "abstract" or request.param in own else request.param
     with tempfile.TemporaryDirectory(dir=above) as made:
         folder = str(own.get(request.param, made))
@@ -75,8 +81,9 @@ def reached(listener: socket.socket) -> bool:
 def test_no_server_on_a_unix_socket_outside_is_reached(run: Any, server: Any, workspace: Path, facilities: Any) -> None:
     listener, address, kind = server
     source = CONNECT
-    if kind.startswith("workspace"):  # its whole address may be too long
-        source = f"import os; os.chdir({kind.removeprefix('workspace').lstrip('/') or '.'!r})\n"
+    if kind.startswith("workspace") or kind == "modules":  # its whole address may be too long
+        folder = ".git/modules/lib" if kind == "modules" else kind.removeprefix("workspace").lstrip("/") or "."
+        source = f"import os; os.chdir({folder!r})\n"
         source += CONNECT.replace("sys.argv[1]", "'s'")
     if kind == "readable":
         pytest.skip("a folder that the operator lets programs read is shown as it is (SECURITY.md)")
@@ -85,6 +92,17 @@ def test_no_server_on_a_unix_socket_outside_is_reached(run: Any, server: Any, wo
     assert ran.failed
     assert not reached(listener)
     assert ran.held("unix sockets")
+
+
+def test_no_command_reaches_who_reads_a_fifo_of_the_workspace(run: Any, workspace: Path, facilities: Any) -> None:
+    os.mkfifo(workspace / "control")
+    reader = os.open(workspace / "control", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ran = run("import os; os.write(os.open('control', os.O_WRONLY), b'run this')", facilities=facilities)
+        ran.need("mounts")
+        assert not os.read(reader, 1)
+    finally:
+        os.close(reader)
 
 
 def test_without_namespaces_unix_sockets_are_refused_altogether(run: Any, server: Any) -> None:
@@ -156,6 +174,29 @@ def test_metadata_of_files_outside_is_read_only(run: Any, tmp_path: Path, facili
     assert ran.held("metadata")
 
 
+def test_what_a_program_was_started_from_is_read_only_too(workspace: Path, tmp_path: Path, facilities: Any) -> None:
+    """/proc/self/exe led to the file in the mount in which the router had opened it."""
+    tool = tmp_path / "tools" / "chmod"
+    tool.parent.mkdir()
+    shutil.copy("/bin/chmod", tool)
+    tool.chmod(0o755)
+    rule = BinaryRule(name="chmod", path=str(tool), forms=(BinaryForm(words=("777", "/proc/self/exe")),))
+    where = ToolContext(str(workspace), LocalSettings(binaries=(rule,)), timeout_s=60, max_bytes=10_000)
+    arguments = ExecArguments(binary="chmod", args=("777", "/proc/self/exe"))
+    text = str(execute(arguments, where, facilities=facilities).blocks[0])
+    if "NOT: mounts" not in text:
+        assert "Read-only file system" in text
+        assert tool.stat().st_mode & 0o777 == 0o755
+
+
+def test_descriptors_of_what_started_a_program_lead_nowhere(run: Any, facilities: Any) -> None:
+    """The kernel without Landlock, under which only namespaces keep a program in."""
+    look = "import os\nfor name in os.listdir('/proc/1/fd'): print(os.listdir(f'/proc/1/fd/{name}/../..'))"
+    ran = run(look, facilities=tuple(name for name in facilities if name != "files"))
+    ran.need("process tree")
+    assert "PermissionError" in ran.text
+
+
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/urandom", ".git/config"])
 def test_devices_can_be_used_and_their_modes_and_times_not_changed(
     run: Any, workspace: Path, facilities: Any, path: str
@@ -207,6 +248,14 @@ def test_no_set_user_id_file_is_left_behind(run: Any, workspace: Path, make: str
             assert not path.stat().st_mode & 0o6000, path
 
 
+def test_a_set_user_id_file_is_not_changed_through_memory(run: Any, workspace: Path, facilities: Any) -> None:
+    (workspace / "theirs").write_bytes(b"theirs")
+    (workspace / "theirs").chmod(0o4755)
+    ran = run("import mmap; mmap.mmap(open('theirs', 'r+b').fileno(), 0)[:4] = b'mine'", facilities=facilities)
+    ran.need("mounts")
+    assert (workspace / "theirs").read_bytes() == b"theirs"
+
+
 # --- system calls ---------------------------------------------------------------------------------------------------
 
 CALL = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n{call}\nprint('errno', ctypes.get_errno())"
@@ -228,6 +277,11 @@ CALLS = {
     "vsock": ("libc.socket(40, 1, 0)", 1),
     "packet": ("libc.socket(17, 3, 0)", 1),
     "alg": ("libc.socket(38, 5, 0)", 1),
+    "MPTCP": ("libc.socket(2, 1, 262)", 1),
+    "fast open": ("libc.sendto(0, b'', 0, 0x20000000, None, 0)", 1),
+    "datagram pair": ("libc.socketpair(1, 2, 0, ctypes.create_string_buffer(8))", 1),
+    "limits of others": ("libc.prlimit(__import__('os').getppid(), 4, None, None)", 1),
+    "priority of others": ("libc.setpriority(2, 0, 0)", 1),
     "x32": ("libc.syscall(0x40000000 | 39)", 38),
 }
 
@@ -289,9 +343,19 @@ FILTERED = [
     )),
     ((157, 167), (15,), 0), ((16, 29), (0, 0x5413), 0), ((0, 63), (), 0), ((59, 221), (), 0),
     *(((41, 198), (family,), 0) for family in (2, 10, 16)),
+    *(((41, 198), (2, 1, protocol), errno.EPERM) for protocol in (132, 256, 262)), ((41, 198), (2, 1, 6), 0),
+    *((numbers, (0,) * at + (flags,), errno.EPERM if flags >> 29 else 0) for flags in (0x20000000, 0x4000)
+      for numbers, at in (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))),
+    ((141, 140), (2,), errno.EPERM), ((251, 30), (3,), errno.EPERM), ((53, 199), (1, 1), 0), ((53, 199), (1, 5), 0),
     *(((41, 198), (family,), errno.EPERM) for family in (0, 3, 15, 17, 31, 38, 40, 44)),
     ((0x40000000 | 39, None), (), errno.ENOSYS),
 ]  # fmt: skip
+
+
+OF_PROCESS = (
+    *(((302, 261), 0), ((141, 140), 1), ((144, 119), 0), ((142, 118), 0)),
+    *(((314, 274), 0), ((203, 122), 0), ((251, 30), 1)),
+)  # fmt: skip
 
 
 def verdict(program: bytes, architecture: int, number: int, arguments: tuple[int, ...]) -> int:
@@ -315,8 +379,11 @@ def verdict(program: bytes, architecture: int, number: int, arguments: tuple[int
 def test_the_filter_says_of_each_call_what_it_must(machine: str, architecture: int) -> None:
     column = ("x86_64", "aarch64").index(machine)
     for sockets in (True, False):
-        code = seccomp.program(machine, unix_sockets=sockets)
-        rows = [*FILTERED, ((41, 198), (socket.AF_UNIX,), 0 if sockets else errno.EPERM)]
+        code = seccomp.program(machine, unix_sockets=sockets, own_pids=sockets)
+        only_if = 0 if sockets else errno.EPERM
+        rows = [*FILTERED, *((numbers, args, only_if) for numbers, args in (((41, 198), (1,)), ((53, 199), (1, 2))))]
+        for numbers, at in OF_PROCESS:
+            rows += [(numbers, (0,) * at + (pid,), error) for pid, error in ((0, 0), (1, errno.EPERM), (7, only_if))]
         wrong = [
             (numbers, arguments)
             for numbers, arguments, error in rows
@@ -325,7 +392,7 @@ def test_the_filter_says_of_each_call_what_it_must(machine: str, architecture: i
         assert not wrong
         assert verdict(code, 0x40000003, 1, ()) == errno.ENOSYS  # of another architecture
     with pytest.raises(OSError, match="riscv64"):
-        seccomp.program("riscv64", unix_sockets=True)
+        seccomp.program("riscv64", unix_sockets=True, own_pids=True)
 
 
 # --- what else lies in the workspace --------------------------------------------------------------------------------
@@ -357,10 +424,17 @@ def test_credentials_are_empty_to_programs_and_nested_repositories_read_only(
 ) -> None:
     (workspace / "sub" / ".git" / "hooks").mkdir(parents=True)
     (workspace / "sub" / ".netrc").write_text("machine example login me password hunter2")
-    (workspace / ".git").mkdir()
-    (workspace / ".git" / "config").write_text("[remote]\n\turl = https://u:hunter2@example.org/\n")
-    ran = run("for path in ('sub/.netrc', '.git/config'): print(path, repr(open(path).read()))", facilities=facilities)
+    paths = ("sub/.netrc", ".git/config", ".git/modules/lib/config", "separate/config")
+    for path in paths[1:]:
+        (workspace / path).parent.mkdir(parents=True)
+        (workspace / path).write_text("[remote]\n\turl = https://u:hunter2@example.org/\n")
+    for name in ("HEAD", "objects/x", "refs/x"):
+        (workspace / "separate" / name).parent.mkdir(exist_ok=True)
+        (workspace / "separate" / name).touch()
+    ran = run(f"for path in {paths}: print(path, repr(open(path).read()))", facilities=facilities)
     ran.need("mounts")
+    assert "hunter2" not in ran.text
+    assert run("open('separate/x', 'w')", facilities=facilities).failed
     assert "sub/.netrc ''" in ran.text
     assert ".git/config ''" in ran.text
     assert run("open('sub/.git/hooks/x', 'w')", facilities=facilities).failed

@@ -216,6 +216,15 @@ def test_the_next_exec_deletes_the_folders_of_routers_that_were_killed_and_no_ot
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle-router-exec-link", fresh.name, "mine"]
 
 
+def test_a_program_that_makes_folders_too_deep_to_walk_leaves_nothing(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = "import os; os.chdir(os.environ['TMPDIR'])\nfor _ in range(2500): os.mkdir('d'); os.chdir('d')"
+    assert not run(source).failed
+    assert not list(tmp_path.glob("bundle-router-exec-*"))
+
+
 # --- what was swapped while a program was being started -------------------------------------------------------------
 
 

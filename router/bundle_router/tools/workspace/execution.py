@@ -27,7 +27,7 @@ from bundle_router.tools.workspace import confine, grammar, macos
 from bundle_router.tools.workspace.binary import Binary, opened
 from bundle_router.tools.workspace.cgroups import ControlGroup, control_groups
 from bundle_router.tools.workspace.confine import environment
-from bundle_router.tools.workspace.keeping import ProtectedPlaces, move_aside, protected_places
+from bundle_router.tools.workspace.keeping import ProtectedPlaces, moved_aside, protected_places, still_kept
 from bundle_router.tools.workspace.process import ProcessExit, run
 from bundle_router.tools.workspace.survey import MAX_ENTRIES
 
@@ -88,16 +88,16 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
         kept = protected_places(root, context, confine.readable_paths(rule, binary), protect_git=rule.protect_git)
         plan = _plan(rule, binary, arguments, root=root, cwd_fd=cwd_fd, private=private, kept=kept)
         plan = plan._replace(cgroups=cgroups, facilities=facilities)
-        finished = start(
-            plan,
-            stdin=arguments.stdin,
-            timeout_s=min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2)),
-            cancelled=context.cancelled,
-            max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
-        )
-        moved = move_aside(root, kept.absent)
-    if not kept.surveyed:
-        finished = replace(finished, statements=(*finished.statements, _NOT_SURVEYED))
+        with moved_aside(root, kept.absent) as moved:
+            finished = start(
+                plan,
+                stdin=arguments.stdin,
+                timeout_s=min(rule.timeout_s, max(context.timeout_s - _RESERVE_S, context.timeout_s / 2)),
+                cancelled=context.cancelled,
+                max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
+            )
+    statements = (*still_kept(kept, finished.statements), *(() if kept.surveyed else (_NOT_SURVEYED,)))
+    finished = replace(finished, statements=statements)
     return _output(finished, binary, arguments, moved)
 
 

@@ -16,15 +16,19 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from bundle_router.core.models import ToolContext
+from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root
-from bundle_router.tools.sandbox.plan import Place
-from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part
+from bundle_router.tools.sandbox.plan import Place, Statement
+from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part, reached
 from bundle_router.tools.workspace.router_code import router_code
 from bundle_router.tools.workspace.survey import survey
 
@@ -49,6 +53,12 @@ def protected_places(
     top = Path(root.path)
     code = router_code(root.path)
     unasked = [top / name for name in NAMES if protect_git or name not in (".git", "HEAD")]
+    unasked += [path for path in map(Path, reached(root.top)) if protect_git and path.is_relative_to(top)]
+    imported = set(map(os.path.realpath, filter(None, sys.path)))
+    for place in code.places:
+        if place in imported and not os.path.lexists(place):
+            why = f"the router imports from {place}, which a program could make"
+            raise ToolFailure(f"the program was not started: {why}", code="not_started", advice="make that folder")
     autorun = [_place_at(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
     protected = [_place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
@@ -62,31 +72,57 @@ def protected_places(
         if any(path.is_relative_to(folder) for folder in reach) and not top.is_relative_to(path)
     ]
     found = survey(root.path, {*code.places, *map(os.path.realpath, context.hidden)} - {root.path})
-    autorun += [_place_at(path) for path in found.repositories if protect_git and path.parent != top]
+    deeper = (*(found.repositories if protect_git else ()), *found.powers)
+    autorun += [_place_at(path) for path in deeper if path != top and path not in (*unasked, *map(Path, code.places))]
     protected += [_place_at(path, required=True) for path in found.router_code]
     masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
     pinned = [_place_at(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
     expected = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top]
-    absent = tuple(path for path in beneath if _walk(root.fd, path, lambda _folder, name: name) is None)
+    made = set().union(*_awaited)
+    absent = tuple(
+        path for path in beneath if f"{top}/{path}" in made or _walk(root.fd, path, lambda _folder, name: name) is None
+    )
     return ProtectedPlaces(
         _present(autorun + protected), _present(hidden), masked, _present(pinned), absent, found.complete
     )
 
 
-def move_aside(root: Root, absent: Iterable[str]) -> list[str]:
-    """Rename what was made at places that did not exist, and return a sentence for each."""
-    moved = []
-    for path in absent:
-        aside = _walk(root.fd, path, _rename)
-        if aside is not None:
-            moved.append(f"{path} is not for programs to make: what was made there was moved to {aside}")
-    return moved
+_awaited: Final[list[frozenset[str]]] = []
+"""The absent places of each program that runs: what another one finds there is not the operator's either."""
 
 
-def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | None:
+@contextmanager
+def moved_aside(root: Root, absent: Iterable[str]) -> Iterator[list[str]]:
+    """Rename, after the block, what was made at places that did not exist. Fills the list with a sentence for each."""
+    _awaited.append(paths := frozenset(f"{root.path}/{path}" for path in absent))
+    moved: list[str] = []
+    try:
+        yield moved
+    finally:
+        for path in absent:
+            try:
+                if aside := _walk(root.fd, path, _rename, regain=True):
+                    moved.append(f"{path} is not for programs to make: what was made there was moved to {aside}")
+            except OSError as error:
+                moved.append(f"{path} is not for programs to make, and can't be moved: {error.strerror}")
+        _awaited.remove(paths)
+
+
+def still_kept(kept: ProtectedPlaces, statements: Iterable[Statement]) -> tuple[Statement, ...]:
+    """Return the statements, false for places that somebody outside replaced: their mount went with the old file."""
+    places = (*kept.protected, *kept.hidden, *kept.masked)
+    replaced = {
+        Path(place.path).name for place in places if _place_at(Path(place.path), required=place.required) != place
+    }
+    detail = "was replaced from outside meanwhile: the new one could be read and changed"
+    return tuple(one._replace(held=False, detail=detail) if one.name in replaced else one for one in statements)
+
+
+def _walk(root_fd: int, path: str, found: Callable[[int, str], str], *, regain: bool = False) -> str | None:
     """Return the result of `found` for the place of the path, or for a link on the way there; None if nothing is there.
+    `regain` gives the owner access to the folders on the way again, which a program may have removed.
 
     No link is followed: one that the program put on the way would lead to somebody else's files.
     """
@@ -94,6 +130,9 @@ def _walk(root_fd: int, path: str, found: Callable[[int, str], str]) -> str | No
     folder = os.dup(root_fd)
     try:
         for index, part in enumerate(parts):
+            mode = stat.S_IMODE(os.fstat(folder).st_mode)
+            if regain and mode & 0o700 != 0o700:
+                os.chmod(f"/proc/self/fd/{folder}" if sys.platform == "linux" else folder, mode | 0o700)  # noqa: PTH101
             try:
                 mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode
             except OSError:

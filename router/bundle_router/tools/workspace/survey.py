@@ -1,7 +1,8 @@
 """Searches the workspace before a program starts, for entries that one mount of the whole does not protect.
 
-A socket may belong to another program, which waits for commands. A file may be another name of code that the router's
-process runs. A repository below the top has its own hooks and config.
+A socket or FIFO may belong to another program, which waits for commands. A file may be another name of code that the
+router's process runs, or have powers of its own (set-user-ID), which it keeps when it is changed through memory. A
+repository or environment below the top has its own hooks, config and startup files.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from bundle_router.tools.repo.beneath import Identity
-from bundle_router.tools.repo.hiding import is_credential_file
+from bundle_router.tools.repo.hiding import is_credential_file, is_git_folder
 
 MAX_ENTRIES: Final = 200_000
+_LARGE_IN_GIT: Final = frozenset({"objects", "refs", "logs", "lfs"})
 
 
 @dataclass(slots=True)
@@ -27,9 +29,12 @@ class Survey:
     """The findings, by path. `complete` is False if there were too many entries to check."""
 
     sockets: list[Path] = field(default_factory=list)
+    """And FIFOs."""
     credentials: list[Path] = field(default_factory=list)
     router_code: list[Path] = field(default_factory=list)
     repositories: list[Path] = field(default_factory=list)
+    powers: list[Path] = field(default_factory=list)
+    """Files with powers, and environments."""
     complete: bool = True
 
 
@@ -41,14 +46,23 @@ def survey(top: str, leave_out: Collection[str]) -> Survey:
         if entry.is_dir(follow_symlinks=False):
             if entry.name == ".git":
                 found.repositories.append(Path(entry.path))
+            elif entry.name == "conda-meta":
+                found.powers.append(Path(entry.path).parent)
         elif entry.is_file(follow_symlinks=False):
             if is_credential_file(entry.path):
                 found.credentials.append(Path(entry.path))
             info = entry.stat(follow_symlinks=False)
+            if entry.name == "HEAD" and is_git_folder(Path(entry.path).parent):
+                found.repositories.append(Path(entry.path).parent)
+            elif entry.name == "pyvenv.cfg":
+                found.powers.append(Path(entry.path).parent)
+            elif info.st_mode & 0o6000 or (info.st_mode & 0o111 and _has_capabilities(entry.path)):
+                found.powers.append(Path(entry.path))
             if info.st_nlink > 1:
                 linked[_identity(info)] = Path(entry.path)
-        elif not entry.is_symlink() and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-            found.sockets.append(Path(entry.path))
+        elif not entry.is_symlink():
+            mode = entry.stat(follow_symlinks=False).st_mode
+            found.sockets += [Path(entry.path)] if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) else []
         if number > MAX_ENTRIES:
             found.complete = False
             break
@@ -71,7 +85,7 @@ def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity
 
 
 def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry; of a `.git` only the first level, where sockets may be: deeper ones are git's own."""
+    """Yield every entry; of a `.git` and of the submodules in it not what is below their objects, refs and logs."""
     seen = set(leave_out)
     while folders:
         folder = folders.pop()
@@ -83,10 +97,18 @@ def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirE
                 for entry in entries:
                     with contextlib.suppress(OSError):  # it is gone
                         yield entry
-                        if entry.is_dir(follow_symlinks=False) and not folder.endswith("/.git"):
+                        inner = "/.git/" in entry.path and entry.name in _LARGE_IN_GIT
+                        if entry.is_dir(follow_symlinks=False) and not inner:
                             folders.append(entry.path)
         except OSError:
             continue  # unreadable for us, and so for the program; or gone
+
+
+def _has_capabilities(path: str) -> bool:
+    try:
+        return "security.capability" in os.listxattr(path, follow_symlinks=False)
+    except (OSError, AttributeError):  # AttributeError: not on Linux
+        return False
 
 
 def _identity(info: os.stat_result) -> Identity:

@@ -30,9 +30,9 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.descriptors import Opened
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root, workspace
-from bundle_router.tools.repo.hiding import identity_of
+from bundle_router.tools.repo.hiding import identity_of, plain
 from bundle_router.tools.repo.lineage import ancestors, location
-from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, autorun_part
+from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, autorun_part, reached
 from bundle_router.tools.workspace.router_code import router_code
 
 MAX_CONTENT: Final = 4 << 20
@@ -67,7 +67,7 @@ def write_file(arguments: WriteFileArguments, context: ToolContext) -> ToolOutpu
     if len(content) > MAX_CONTENT:
         raise ToolFailure(f"the content has {len(content):,} bytes, more than {MAX_CONTENT:,}", code="too_large")
     with workspace(context) as root:
-        protected = (*context.protected, *router_code(root.top).places)
+        protected = (*context.protected, *router_code(root.top).places, *reached(root.top))
         relative = root.relative(arguments.path)
         parent, _, name = relative.rpartition("/")
         _check_name(relative, name, asked=arguments.path)
@@ -101,7 +101,7 @@ def _check_name(relative: str, name: str, *, asked: str) -> None:
 
 def _refuse_autorun(parts: Sequence[str], shown: str, *, is_file: bool = False) -> None:
     part = autorun_part(parts, is_file=is_file)
-    if part.casefold().rstrip(". ") == ".git":
+    if plain(part) == ".git":
         raise ToolFailure(f"{shown!r} is inside a .git folder, where tools do not write", code="git_internals")
     if part:
         why = f"{shown!r} is not written by tools: programs outside the sandbox run what {part!r} holds by themselves"
@@ -117,7 +117,7 @@ def _refuse_place(path: Path, root: Root, protected: Sequence[str]) -> None:
 
 def _protected_failure(name: str) -> ToolFailure:
     return ToolFailure(
-        f"{name!r} belongs to the router: its config, its records, a file of `serve`, or code that its process runs",
+        f"{name!r} belongs to the router (config, records, a file of `serve`, code of its process), or git runs it",
         code="protected",
         advice='keep the workspace apart from what the router imports: Router.open(..., workspace="work")',
     )
