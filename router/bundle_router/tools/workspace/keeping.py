@@ -28,7 +28,7 @@ from bundle_router.errors import ToolFailure
 from bundle_router.tools.repo.beneath import PATH_ONLY
 from bundle_router.tools.repo.confinement import Root
 from bundle_router.tools.sandbox.plan import Place, Statement
-from bundle_router.tools.workspace.autorun import ENVIRONMENT_MARKERS, NAMES, autorun_part, reached
+from bundle_router.tools.workspace.autorun import NAMES, autorun_part, reached
 from bundle_router.tools.workspace.router_code import router_code
 from bundle_router.tools.workspace.survey import survey
 
@@ -59,7 +59,7 @@ def protected_places(
         if place in imported and not os.path.lexists(place):
             why = f"the router imports from {place}, which a program could make"
             raise ToolFailure(f"the program was not started: {why}", code="not_started", advice="make that folder")
-    autorun = [_place_at(path) for path in (*unasked, *_environments(root)) if path not in map(Path, code.places)]
+    autorun = [_place_at(path) for path in unasked if path not in map(Path, code.places)]
     real = [Path(os.path.realpath(path)) for path in context.protected]
     protected = [_place_at(path) for path in real if path.is_relative_to(top) or top.is_relative_to(path)]
     protected += [_place_at(Path(path), required=True) for path in (*code.places, *code.holders)]
@@ -166,14 +166,6 @@ def _place_at(path: Path, *, required: bool = False) -> Place | None:
     except OSError:
         return None
     return Place(str(path), info.st_dev, info.st_ino, required)
-
-
-def _environments(root: Root) -> Iterator[Path]:
-    """Yield folders at the top that are Python or conda environments, whatever their names."""
-    for entry in root.scandir(".", limit=10_000):
-        folder = Path(root.path, entry.name)
-        if entry.kind == "dir" and any(os.path.lexists(folder / marker) for marker in ENVIRONMENT_MARKERS):
-            yield folder
 
 
 def _between(top: Path, place: Place) -> list[Path]:

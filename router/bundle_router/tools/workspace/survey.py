@@ -85,10 +85,10 @@ def linked_code(import_path: tuple[str, ...], device: int) -> frozenset[Identity
 
 
 def _entries(folders: list[str], leave_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
-    """Yield every entry; of a `.git` and of the submodules in it not what is below their objects, refs and logs."""
+    """Yield every entry, the highest first; below a `.git`, and the submodules in it, no objects, refs and logs."""
     seen = set(leave_out)
     while folders:
-        folder = folders.pop()
+        folder = folders.pop(0)  # what is deepest comes last, and is left out first
         if folder in seen:
             continue
         seen.add(folder)
