@@ -535,6 +535,28 @@ def test_numbers_of_thousands_of_digits_are_not_divided_on_the_event_loop() -> N
         schema.problems([7 * 10**4_000] * 50, INLINE_STEPS)
 
 
+WIDE: dict[str, tuple[Any, Any]] = {
+    "items that nothing may be": ({"contains": False, "minContains": 0}, [1] * 3_000),
+    "alternatives that nothing is": ({"items": {"oneOf": [False] * 300 + [True]}}, [1] * 10),
+    "the same, any": ({"items": {"not": {"anyOf": [False] * 300}}}, [1] * 10),
+    "many types": ({"items": {"type": ["string"] * 900 + ["integer"]}}, [1] * 50),
+    "many patterns nobody can run": ({"patternProperties": {f"(?=a{i})": {} for i in range(400)}}, {f"n{i}": 1 for i in range(9)}),
+    "numbers of many digits": ({"uniqueItems": True}, [10**4_000 + i for i in range(20)]),
+    "large fractions": ({"const": [0]}, [1e308] * 100),
+    "a long list": ({"const": [0]}, [[]] * 1_000),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_every_part_of_a_wide_schema_and_of_a_value_counts(name: str) -> None:
+    """What costs no step is neither bounded nor moved off the event loop: 520,000 items took it 5 s."""
+    schema, value = WIDE[name]
+    ready = JsonSchema(schema)
+    assert ready.problems(value, CHECK_STEPS) is not None, "and patterns are compiled by now"
+    with pytest.raises(OutOfSteps):
+        ready.problems(value, INLINE_STEPS)
+
+
 @pytest.mark.parametrize("many", [10, 300])
 def test_long_values_are_equal_as_short_ones_are(many: int) -> None:
     rows = [{"a": 1, "b": str(i)} for i in range(many)]

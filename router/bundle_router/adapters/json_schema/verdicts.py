@@ -25,6 +25,8 @@ COMPILE_STEPS: Final = 2_500
 """Steps for compiling a pattern: up to 3 ms, so never on the event loop."""
 TEXT_PER_STEP: Final = 64
 """Characters of canonical text per step."""
+BITS_PER_STEP: Final = 32
+"""Bits of a number per step of writing it in decimal."""
 CLOCK_EVERY: Final = 1_024
 """Steps between two readings of the clock."""
 PAUSE_EVERY_S: Final = 0.004
@@ -221,11 +223,9 @@ class ValueCheck:
 
     def fits(self, schema: Any, place: ValuePlace) -> bool:
         """Return whether the value fits, and report its errors if the place wants them."""
-        if schema is True:
+        if schema is True or schema is False:
             self.spend(1)
-            return True
-        if schema is False:
-            return self.report(place, f"{display_value(place.value)} is not allowed here")
+            return schema or self.report(place, f"{display_value(place.value)} is not allowed here")
         plan = self.schema.plans.get(id(schema)) or self.schema.plan(schema, self)
         keywords = plan[place.kind]
         self.spend(1 + len(keywords))
@@ -273,7 +273,7 @@ class ValueCheck:
         if kept is not None:
             return kept
         try:
-            text = _canonical_text(self._whole_numbers(value))
+            text = self._sorted_json(self._whole_numbers(value))
         except (TypeError, ValueError):
             raise Unchecked("not JSON") from None
         self.spend(1 + len(text) // TEXT_PER_STEP)
@@ -283,22 +283,34 @@ class ValueCheck:
 
     def _whole_numbers(self, value: Any) -> Any:
         self.spend(1)
-        if isinstance(value, float):
-            return int(value) if value.is_integer() else value
         if isinstance(value, list):
             return [self._whole_numbers(item) for item in value]
         if isinstance(value, dict):
             return {name: self._whole_numbers(item) for name, item in value.items()}
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int):
+            self.spend(value.bit_length() // BITS_PER_STEP)
         return value
+
+    def _sorted_json(self, value: Any) -> str:
+        """Return the value as sorted JSON, encoded piece by piece: the encoder holds the GIL until it has finished."""
+        self.spend(2)
+        if isinstance(value, list) and len(value) > MANY_PARTS:
+            return f"[{', '.join(map(self._sorted_json, value))}]"
+        if isinstance(value, dict) and len(value) > MANY_PARTS:
+            parts = (f"{self._sorted_json(name)}: {self._sorted_json(value[name])}" for name in sorted(value))
+            return f"{{{', '.join(parts)}}}"
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
     def matches(self, pattern: str, text: str) -> bool | None:
         """Return whether the text contains a match of the pattern; None if RE2 rejects the pattern."""
         if not isinstance(pattern, str):
             raise Unchecked("a pattern is a text")
         linear = self.schema.pattern(pattern, self)
+        self.spend(1 + (len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS if linear else 0))
         if linear is None:
             return None
-        self.spend(1 + len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS)
         return linear.is_in(text)
 
 
@@ -371,15 +383,6 @@ def _draft(uri: Any) -> int:
         if isinstance(uri, str) and name in uri:
             return draft
     return 2020
-
-
-def _canonical_text(value: Any) -> str:
-    """Return the value as sorted JSON, encoded piece by piece: the encoder holds the GIL until it has finished."""
-    if isinstance(value, list) and len(value) > MANY_PARTS:
-        return f"[{', '.join(map(_canonical_text, value))}]"
-    if isinstance(value, dict) and len(value) > MANY_PARTS:
-        return f"{{{', '.join(f'{_canonical_text(name)}: {_canonical_text(value[name])}' for name in sorted(value))}}}"
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def display_value(value: Any) -> str:
