@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Any
+import sys
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 from bundle_router.core.catalog import Bundle, Card
@@ -15,6 +18,7 @@ from bundle_router.core.tools.meta_tools.coercion import ReadArtifact, SearchArt
 from bundle_router.core.tools.meta_tools.guidance import CHARS_A_TOKEN, NAMED_TOKENS, guidance
 from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.meta_tools.signatures import one_line, signature
+from bundle_router.core.tools.stubs import functions
 from bundle_router.testing import small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +86,84 @@ def test_any_schema_has_a_signature_of_one_bounded_line(schema: dict[str, Any]) 
     text = signature("t", card(schema))
     assert text.startswith("t(")
     assert len(text) < 4_000
+
+
+class Name(str):
+    """A property's name that counts how often it is compared."""
+
+    compared: ClassVar[int] = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_signature_of_thousands_of_parameters_compares_no_name_with_all_others() -> None:
+    schema = {"properties": {Name(f"p{n}"): True for n in range(2_000)}, "required": ["p7"]}
+    wide = cast(Card, SimpleNamespace(input_schema=lambda: schema))
+    Name.compared = 0
+    assert signature("t", wide).startswith("t(p7: any, p0?: any, ")
+    assert Name.compared < 20_000
+
+
+class Value(int):
+    """A value of an enum that counts how often it is written."""
+
+    written: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        Value.written += 1
+        return int.__repr__(self)
+
+
+def test_an_enum_of_thousands_is_not_written_only_to_be_left_out() -> None:
+    choices = {"enum": [Value(n) for n in range(5_000)], "type": ["integer", "number"]}
+    schema = {"properties": {f"p{n}": {"anyOf": [choices] * 6} for n in range(12)}}
+    Value.written = 0
+    assert signature("t", cast(Card, SimpleNamespace(input_schema=lambda: schema))).startswith("t(p0?: ")
+    assert Value.written < 5_000
+
+
+def test_no_list_of_names_makes_a_suggestion_expensive() -> None:
+    """5,000 names of 125 letters that are alike took 9 s, and a call of an unknown tool looks for one on the loop."""
+    rows = [f"s.{n:012b}{'ab' * 50}" for n in range(400)]
+    events = 0
+
+    def count(*_event: object) -> None:
+        nonlocal events
+        events += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        resolved = resolve("ab" * 56, rows, {})
+    finally:
+        sys.setprofile(before)
+    assert not resolved.known
+    assert events < 3_000_000
+
+
+def test_functions_of_alike_names_get_the_next_number_each() -> None:
+    alike = ["x" + "".join(letters) for letters in itertools.product("_-", repeat=9)]
+    lines = 0
+
+    def count(_frame: object, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        made = functions({f"s.{name}": name for name in alike})
+    finally:
+        sys.settrace(before)
+    assert len(made) == len(alike)
+    stem = "x" + "_" * 9
+    assert {stem, f"{stem}_2", f"{stem}_512"} <= made.keys()
+    assert lines < 20_000
 
 
 @pytest.mark.parametrize(

@@ -540,7 +540,10 @@ WIDE: dict[str, tuple[Any, Any]] = {
     "alternatives that nothing is": ({"items": {"oneOf": [False] * 300 + [True]}}, [1] * 10),
     "the same, any": ({"items": {"not": {"anyOf": [False] * 300}}}, [1] * 10),
     "many types": ({"items": {"type": ["string"] * 900 + ["integer"]}}, [1] * 50),
-    "many patterns nobody can run": ({"patternProperties": {f"(?=a{i})": {} for i in range(400)}}, {f"n{i}": 1 for i in range(9)}),
+    "many patterns nobody can run": (
+        {"patternProperties": {f"(?=a{i})": {} for i in range(400)}},
+        {f"n{i}": 1 for i in range(9)},
+    ),
     "numbers of many digits": ({"uniqueItems": True}, [10**4_000 + i for i in range(20)]),
     "large fractions": ({"const": [0]}, [1e308] * 100),
     "a long list": ({"const": [0]}, [[]] * 1_000),

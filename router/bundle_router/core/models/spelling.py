@@ -1,7 +1,8 @@
 """“Did you mean”: the nearest right name to a wrong one.
 
-A comparison costs some ten microseconds, and a broken file of ten thousand entries would make millions of them, so a
-`Suggester` makes at most `budget` comparisons and suggests nothing after that.
+A comparison of short names costs some ten microseconds, and one of long names that are alike milliseconds. A broken
+file of ten thousand entries would make millions of them, and a server may have thousands of long names, so a
+`Suggester` makes at most `budget` comparisons (a long one counts as several) and suggests nothing after that.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ class Suggester:
                 continue
             if self._left <= 0:
                 break
-            self._left -= 1
+            self._left -= 1 + (len(name) + len(word)) // 100
             matcher.set_seq1(name.lower())
             if matcher.quick_ratio() < best_ratio:
                 continue
+            self._left -= len(name) * len(word) // 128
             ratio = matcher.ratio()
             if ratio > best_ratio or (ratio == best_ratio and best is not None and name < best):
                 best, best_ratio = name, ratio

@@ -30,14 +30,14 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_]")
 def functions(exposed: Mapping[str, str]) -> dict[str, str]:
     """Return canonical tools by function name. Of two tools with one function name, the second gets a number."""
     made: dict[str, str] = {}
+    numbers: dict[str, int] = {}
     for tool, short in sorted(exposed.items()):
         name = plain = _UNSAFE.sub("_", short)
         if not name.isidentifier() or keyword.iskeyword(name):
             name = plain = f"tool_{name}"
-        number = 1
         while name in made:
-            number += 1
-            name = f"{plain}_{number}"
+            numbers[plain] = numbers.get(plain, 1) + 1
+            name = f"{plain}_{numbers[plain]}"
         made[name] = tool
     return made
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.catalog import Card
+from bundle_router.core.models.canonical import EACH, budget_left
 
 MAX_DESCRIPTION: Final = 300
 MAX_PARAMETERS: Final = 12
@@ -29,7 +30,7 @@ def signature(name: str, card: Card) -> str:
     schema = card.input_schema()
     required = _required_names(schema)
     properties = _properties(schema)
-    ordered = sorted(properties, key=lambda key: (key not in required, list(properties).index(key)))
+    ordered = sorted(properties, key=lambda key: key not in required)
     room = min(MAX_REQUIRED, max(MAX_PARAMETERS, sum(key in required for key in properties)))
     parts = [_parameter(key, properties[key], key in required, schema) for key in ordered[:room]]
     if len(ordered) > room:
@@ -82,7 +83,8 @@ def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     if "$ref" in schema:
         return _kind(_follow_reference(schema["$ref"], root), root, depth + 1)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, Sequence) and not isinstance(values, str) and values:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if is_list and values and budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) >= 0:
         written = "|".join(str(value) for value in values)
         if len(written) <= MAX_ENUM:
             return written
