@@ -137,7 +137,42 @@ TOKENS: dict[str, str] = {
     "sonar-token": "squ_" + HEX * 2 + "0f9e8d7c", "chromatic-token": "chpt_0f9e8d7c6b5a",
     "deno-token": "ddp_" + WORD * 2 + "4nT9", "valtown-token": "vtwn_" + WORD * 2, "xata-key": "xau_" + WORD * 2,
 }  # fmt: skip
+TOKENS |= {
+    "azure-key": WORD * 3 + "4nT9JQQJ99BFACYeBjF" + WORD[:3] + "w3AAAALACOGz5j",
+    "azure-signed-key": WORD * 2 + "4nT9xV2mK4AzSeCd5j0K",
+    "linear-token": "lin_oauth_" + HEX * 4, "doppler-token": "dp.st.prd." + WORD * 2 + "4nT9xV2mK4p",
+    "polar-token": "polar_oat_" + WORD * 3, "paddle-key": f"pdl_live_apikey_01{HEX}0f9e8d7c_{WORD}4nT9xV_4nT",
+    "daytona-key": "dtn_" + HEX * 4, "sourcegraph-token": "sgd_" + HEX * 4, "segment-token": "sgp_" + WORD * 4,
+    "prefect-bot-key": "pnb_" + WORD * 2 + "4nT9", "dbt-token": "dbtc_" + WORD * 2 + "-_4nT9",
+    "appwrite-key": "standard_" + HEX * 6, "nostr-key": "nsec1" + "q9w7e4r2" * 7 + "u4",
+    "cal-key": "cal_live_" + HEX * 2, "vercel-blob-token": f"vercel_blob_rw_{WORD}_{WORD}{WORD}",
+    "heroku-token": "HRKU-" + UUID, "nuget-key": "oy2" + "4nt9xv2mk4pl8nr3" * 2 + "4nt9xv2mk4p",
+    "socket-token": f"sktsec_{WORD}-{WORD}_api", "datadog-token": f"ddpat_{WORD}4nT9xV_{WORD}{WORD}",
+    "honeycomb-key": "hcaik_01" + "4nt9xv2mk4pl8nr3" * 3, "axiom-token": "xaat-" + UUID,
+    "logfire-token": "pylf_v1_us_" + WORD * 2 + "4nT9", "plaid-token": "access-production-" + UUID,
+    "mailgun-new-key": HEX * 2 + "-0f9e8d7c-6b5a4938", "realtime-secret": "ek_" + HEX * 2,
+    "huggingface-session": f"hf_oauth_eyJ{WORD}.{WORD}", "mongodb-secret": "mdb_sa_sk_" + WORD * 2 + "_4nT9xV2",
+    "cockroach-key": f"CCDB1_{WORD}4nT9xV_{WORD}{WORD}4nT9xV2m", "elastic-key": "essu_" + WORD * 4,
+    "bitwarden-token": f"0.{UUID}.{WORD}{WORD[:14]}:{WORD}4nT9xV==", "netbird-token": "nbp_" + WORD * 2 + "4nT9",
+    "jetbrains-token": f"perm:4nT9xV2m.4nT9xV2m.{WORD}{WORD}", "friendli-token": "flp_" + WORD * 3,
+    "siliconflow-key": "sk-" + "qwertzuiopasdfgh" * 3, "hex-sk-key": "sk_" + HEX * 2, "runway-key": "key_" + HEX * 8,
+    "meshy-key": "msy_" + WORD * 2, "tripo-key": "tsk_" + WORD * 3, "luma-key": f"luma-{UUID}-{UUID}",
+    "entra-refresh-token": f"1.AX{WORD * 3}.Ag{WORD * 8}", "microsoft-refresh-token": f"M.C512_BAY.0.U.-{WORD * 4}",
+    "firebase-key": f"AAAA4nT9xV2:APA91b{WORD * 8}", "flutterwave-key": f"FLWSECK-{HEX * 2}-X",
+    "braintree-token": f"access_token$sandbox$4nt9xv2mk4pl8nr3${HEX * 2}", "klaviyo-key": f"pk_{HEX * 2}0f",
+    "brevo-smtp-key": f"xsmtpsib-{HEX * 4}-{WORD}", "mailersend-token": "mlsn." + HEX * 4,
+    "onesignal-key": "os_v2_app_" + "4nt7xv2mk4pl6nr3" * 5, "pubnub-secret": "sec-c-" + WORD * 3,
+    "ably-key": f"4nT9xV.2mK4pL:{WORD}{WORD}4nT9xV2mK4p", "telnyx-key": f"KEY{HEX.upper() * 2}_{WORD}4nT9xV",
+    "live-key": "live_" + WORD + "4nT9xV2mK4pL8n", "salesforce-token": f"00D4nT9xV2mK4pL!{WORD * 6}",
+    "x-bearer-token": f"{'A' * 21}{WORD}%3D{WORD * 3}",
+    "instagram-token": "IGQV" + WORD * 7, "vk-token": "vk1.a." + WORD * 5, "yandex-oauth-token": "y0_" + WORD * 4,
+    "yandex-key": "AQVN" + WORD * 2 + "4nT9", "matrix-token": "syt_Ym9i_qwertzuiopQWERTZUIOP_4nT9xV",
+    "wallet-key": "xprv" + "4nT9xV2mK4pL8nR3" * 6 + "4nT9xV2mK4p", "gitpod-token": "gitpod_pat_" + WORD * 3,
+    "turnstile-secret": "0x4AAAAAAA" + WORD * 2, "deepl-key": UUID + ":fx", "fal-key": f"{UUID}:{HEX * 2}",
+    "dotted-model-key": f"{HEX * 2}.{WORD}",
+}  # fmt: skip
 KINDS |= {label: (token, "{}") for label, token in TOKENS.items()}
+KINDS["notion token since 2024"] = ("ntn_" + WORD * 3, "{}")
 PLACED: dict[str, str] = {
     # the rule's label: where a secret of any form stands
     "password-variable": "MYSQL_PWD={} mysql -u root", "variable-statement": "ENV APP_DB_PASSWORD {}",
@@ -149,6 +184,21 @@ PLACED: dict[str, str] = {
     "cookie-text": "<Cookie sid={} for .example.com/>",
 }  # fmt: skip
 KINDS |= {label: ("hunter2x", template) for label, template in PLACED.items()}
+IN_PLACE: dict[str, tuple[str, str]] = {
+    "convex-key": (WORD * 3, "prod:happy-otter-123|{}"),
+    "twilio-auth": ("49386b5a8d7c0f9e" * 2, f"curl AC{HEX * 2}:{{}} x"),
+    "roblox-cookie": ("_|WARNING:-DO-NOT-SHARE-THIS.--Log-in-as-you.|_" + WORD * 8, "is {} today"),
+    "baidu-key": (HEX * 2 + "0f9e8d7c", f"bce-v3/ALTAK-{WORD}4nT9x/{{}}"),
+    "putty-key": (WORD * 4, "Private-Lines: 1\n{}\nPrivate-MAC: 1"),
+    "jwk-secret": (WORD * 2, '{{"kty": "EC", "crv": "P-256", "d": "{}"}}'),
+    "url-path-key": (WORD * 2, "see https://mcp.zapier.com/api/mcp/s/{}/mcp now"),
+}  # fmt: skip
+KINDS |= IN_PLACE
+KINDS |= {
+    "path of an rpc node": (HEX * 2, "wss://mainnet.infura.io/ws/v3/{} now"),
+    "path of a chat's hook": (UUID, "https://open.feishu.cn/open-apis/bot/v2/hook/{} now"),
+    "symmetric jwk": (WORD * 2, '{{"k": "{}", "alg": "A256GCM", "kty": "oct"}}'),
+}
 KINDS["code-verifier"] = (WORD * 3, "code=1&code_verifier={}&x=1")
 KINDS |= {
     "google token of a service": ("ya29.c.b0" + WORD * 2 + "." + WORD, "{}"),
@@ -288,6 +338,7 @@ LABELS = {
     "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
     "entra secret": "entra-client-secret", **dict(zip(TOKENS, TOKENS, strict=True)),
     **dict(zip(PLACED, PLACED, strict=True)), "code-verifier": "code-verifier",
+    **dict(zip(IN_PLACE, IN_PLACE, strict=True)),
 }  # fmt: skip
 
 
