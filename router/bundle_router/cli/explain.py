@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from bundle_router.cli.local import local_servers
-from bundle_router.cli.output import heading, print_json, say, table
+from bundle_router.cli.output import heading, print_json, say, say_whole, table
 from bundle_router.cli.shared_arguments import (
     ADDRESS,
     add_archive,
@@ -106,7 +106,7 @@ def _show(step: Step, explanation: Explanation) -> None:
     unheard = explanation.asks and explanation.search is None and explanation.model is None
     say(f"{route}, source {explanation.source}{degraded}" + (", search or a model would be asked" if unheard else ""))
     if not unheard:
-        say(explanation.justification)
+        say_whole("", explanation.justification, under=2)
     for line in selection_lines(explanation.search, explanation.model):
         say(line)
     for chain in explanation.chains:

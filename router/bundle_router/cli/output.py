@@ -54,7 +54,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     narrow a terminal for the longest word of each column, rows are paragraphs. A column named `…>` is right-aligned."""
     heads = [name.removesuffix(">") for name in columns]
     right = [name.endswith(">") for name in columns]
-    cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[one_line("" if cell is None else str(cell)) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         _plain_table(heads, right, cells, title)
         return
@@ -116,22 +116,23 @@ def counted(number: int, noun: str) -> str:
 def excerpt(lead: str, text: str) -> str:
     """Return `lead` and as much of `text` as fits on one line: line ends become `⏎`, and the cut part is counted."""
     room = max(40, shutil.get_terminal_size((120, 24)).columns - len(lead) - 1)
-    flat = _flat(text)
+    flat = one_line(text.strip())
     if len(flat) <= room:
         return lead + flat
     tail = f" … ({len(text):,} characters)"
     return lead + flat[: room - len(tail)].rstrip() + tail
 
 
-def _flat(text: str) -> str:
-    """Return the text on one line: line ends become `⏎`."""
-    return visible(text.strip().replace("\r\n", "\n").replace("\n", " ⏎ "))
+def one_line(text: str) -> str:
+    """Return the text on one line, so that no text can look like a line of ours: line ends become `⏎`, controls and
+    invisible characters are escaped."""
+    return visible(text).replace("\n", " ⏎ ")
 
 
 def say_whole(lead: str, text: str, *, under: int) -> None:
     """Print `lead` and the whole of `text`: on a terminal wrapped to its width, with later lines indented by `under`;
     in a pipe on one line."""
-    flat = _flat(text)
+    flat = one_line(text.strip())
     if not sys.stdout.isatty():
         say(lead + flat)
         return
@@ -169,6 +170,6 @@ def heading(text: str) -> None:
     if sys.stdout.isatty():
         from rich.text import Text
 
-        console().print(Text(visible(text), style="bold"))
+        console().print(Text(one_line(text), style="bold"))
     else:
-        say(text)
+        say(one_line(text))

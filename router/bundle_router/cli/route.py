@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import print_json, say, table
+from bundle_router.cli.output import print_json, say, say_whole, table
 from bundle_router.cli.shared_arguments import add_opening, add_step, open_router, step_from
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.ceiling import ceiling_of
@@ -97,7 +97,8 @@ def _labels(options: list[str]) -> dict[str, str]:
 
 def show(decision: Decision) -> None:
     """Print a decision for people: what is shown and what is not, with the reasons."""
-    say(f"{decision.source}{' (degraded)' if decision.degraded else ''}: {decision.justification}")
+    degraded = " (degraded)" if decision.degraded else ""
+    say_whole("", f"{decision.source}{degraded}: {decision.justification}", under=2)
     for line in selection_lines(decision.search, decision.model):
         say(line)
     if decision.bundles:

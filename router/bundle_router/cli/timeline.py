@@ -36,7 +36,8 @@ def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ())
         elif isinstance(record, SubRunOpened):
             say(f"{record.seq:>6}  {_clock(record)}sub-run {record.sub_run_id} began")
         elif record.call_id not in finished:
-            say(f"{record.seq:>6}  {_clock(record)}call {record.name}  → started, and no end was recorded")
+            line = f"{_clock(record)}call {record.name}  → started, and no end was recorded"
+            say_whole(f"{record.seq:>6}  ", line, under=8)
             say(excerpt("        with ", record.arguments))
     for sub_run in waiting:
         _show_sub_run(sub_run)
