@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.catalog import Catalog, Server
 from bundle_router.core.tools.admission import Admitted, AdmittedTool
-from bundle_router.core.tools.admission.cleaning import reveal
+from bundle_router.core.tools.admission.cleaning import reveal, reveal_line
 from bundle_router.core.tools.pins.compare import Comparison, compare, report_lines
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.errors import RequestError
@@ -18,6 +18,9 @@ from bundle_router.errors import RequestError
 if TYPE_CHECKING:
     from bundle_router.core.tools.warning_light import LightFinding
     from bundle_router.core.tools.warning_light.inspect import Light
+
+MAX_LINES: Final = 40
+"""Lines of a server's text that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def lines_of(reviewed: Review, *, full: bool = False) -> Iterator[str]:
         yield f"{reviewed.server.name}: never reviewed; {reviewed.command}"
         if reviewed.admitted.instructions:
             yield "  its instructions, which no agent is shown:"
-            yield from (f"    | {line}" for line in reviewed.admitted.instructions[:2_000].splitlines())
+            yield from _quoted(reviewed.admitted.instructions)
         for row in reviewed.admitted.refused:
             yield f"  refused  {reviewed.server.name}.{row.name}  {row.code}: {row.detail}"
     else:
@@ -157,17 +160,25 @@ def _is_of_server(finding: LightFinding) -> bool:
 
 
 def _finding(finding: LightFinding) -> str:
-    return f"    {finding.rule} at {finding.where}: {finding.meaning}: {finding.seen!r}"
+    return f"    {finding.rule} at {reveal_line(finding.where)}: {finding.meaning}: {finding.seen!r}"
 
 
 def _new_tool(tool: AdmittedTool) -> Iterator[str]:
     """Yield a new tool's description, with invisible characters spelled out."""
     definition = json.loads(tool.definition)
-    arguments = ", ".join(tool.card.input_schema()["properties"]) or "no arguments"
+    arguments = reveal_line(", ".join(tool.card.input_schema()["properties"])) or "no arguments"
     yield f"  new      {tool.card.name} ({arguments}; {tool.card.tokens:,} tokens)"
     text = definition.get("description")
-    yield from (f"    | {line}" for line in reveal(text if isinstance(text, str) else "").splitlines()[:40])
+    yield from _quoted(text if isinstance(text, str) else "")
     yield from (f"    note: {note}" for note in tool.notes)
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """Yield the lines of a text, invisible characters spelled out; of a long one the first, and what is left out."""
+    lines = reveal(text).splitlines()
+    yield from (f"    | {line}" for line in lines[:MAX_LINES])
+    if len(lines) > MAX_LINES:
+        yield f"    … {len(lines) - MAX_LINES:,} more lines (--json has them all)"
 
 
 def json_of(reviewed: Review) -> dict[str, Any]:

@@ -112,6 +112,11 @@ def reveal(text: str) -> str:
     return visible(_PRIVATE.sub(lambda match: _escaped(match[0]), mixed))
 
 
+def reveal_line(text: str) -> str:
+    """Return what `reveal` does, on one line: a name with a line end must not look like a line of ours."""
+    return reveal(text).replace("\n", "\\n")
+
+
 def _escaped(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode("ascii")
 

@@ -21,6 +21,8 @@ MAX_ENUM: Final = 60
 """Maximum characters of an enum's values."""
 
 _WORDS: Final = {"integer": "int", "number": "num", "boolean": "bool", "array": "list", "null": "null"}
+_LINE_ENDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
+"""A server's names and values can't begin a line, which would look like the signature of another tool."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\[`\"'])|(?<=[。！？])")
 _NOISE: Final = re.compile(r"[*_`#]{2,}|`")
 
@@ -35,7 +37,7 @@ def signature(name: str, card: Card) -> str:
     parts = [_parameter(key, properties[key], key in required, schema) for key in ordered[:room]]
     if len(ordered) > room:
         parts.append(f"+{len(ordered) - room}")
-    return f"{name}({', '.join(parts)})"
+    return f"{name}({', '.join(parts)})".translate(_LINE_ENDS)
 
 
 def takes_nothing(card: Card) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any, Final, Literal
@@ -9,7 +10,7 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Server
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.tools.admission import Admitted, volatile_paths
-from bundle_router.core.tools.admission.cleaning import reveal
+from bundle_router.core.tools.admission.cleaning import reveal, reveal_line
 from bundle_router.core.tools.admission.identity import INSTRUCTIONS, VolatilePath, normalize_definition
 from bundle_router.core.tools.admission.schemas import pointer
 from bundle_router.core.tools.pins.reviewed import Pins, origin_of
@@ -18,7 +19,9 @@ from bundle_router.dataclass import dataclass
 Kind = Literal["unchanged", "changed", "added", "removed", "refused"]
 
 MAX_DIFFERENCES: Final = 50
-"""Maximum differences named per tool. A tool with more is another tool."""
+"""Maximum differences named per tool; one more says how many there are besides."""
+_FIRST: Final = ("description", "inputSchema")
+"""The fields that agents are shown: named first, so that no number of others pushes them out."""
 _CONTEXT: Final = 60
 _WINDOW: Final = 600
 
@@ -111,18 +114,17 @@ def _text(value: object) -> str | None:
 
 
 def differences(before: Any, after: Any) -> tuple[FieldDifference, ...]:
-    """Return the fields that differ, in path order, at most `MAX_DIFFERENCES` of them."""
-    found = []
-    for row in _walk((), before, after):
-        found.append(row)
-        if len(found) == MAX_DIFFERENCES:
-            break
-    return tuple(found)
+    """Return the fields that differ, those that agents are shown first: at most `MAX_DIFFERENCES`, and a row that
+    counts the rest."""
+    walk = _walk((), before, after)
+    found = tuple(itertools.islice(walk, MAX_DIFFERENCES))
+    more = sum(1 for _ in walk)
+    return (*found, FieldDifference("…", None, f"{more:,} more fields differ")) if more else found
 
 
 def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[FieldDifference]:
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after}):
+        for key in sorted({*before, *after}, key=lambda key: (bool(place) or key not in _FIRST, key)):
             where = (*place, key)
             if key not in after:
                 yield FieldDifference(_path(where), _excerpt(before[key]), None)
@@ -138,7 +140,7 @@ def _walk(place: tuple[str | int, ...], before: Any, after: Any) -> Iterator[Fie
 
 
 def _path(place: tuple[str | int, ...]) -> str:
-    return reveal(pointer(place))
+    return reveal_line(pointer(place))
 
 
 def _field_difference(path: str, before: Any, after: Any) -> FieldDifference:
@@ -156,7 +158,7 @@ def _part(text: str, start: int, stop: int) -> str:
     low, high = max(0, start - _CONTEXT), min(len(text), stop + _CONTEXT)
     part = text[low:high]
     if len(part) > _WINDOW:
-        part = f"{part[: _WINDOW // 2]} … {part[-_WINDOW // 2 :]}"
+        part = f"{part[: _WINDOW // 2]} … ({len(part) - _WINDOW:,} characters) … {part[-_WINDOW // 2 :]}"
     return reveal(("…" if low else "") + part + ("…" if high < len(text) else ""))
 
 
