@@ -144,6 +144,12 @@ def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(
         (run / "artifacts").chmod(0o700)
 
 
+def test_a_search_for_more_than_a_run_id_can_be_finds_nothing(reviewed: Any) -> None:
+    """SQLite refuses patterns over 50,000 bytes."""
+    assert reviewed("runs", "list", "--search", "%_" * 40_000).stdout == "no run matches\n"
+    assert "r-1" in reviewed("runs", "list", "--search", "r-1").stdout
+
+
 def test_no_text_of_a_step_or_a_call_looks_like_a_line_of_ours(shell: Any) -> None:
     """An agent chooses the names that it calls, and an engine passes on whose step it is."""
     forged = "x\n    9  call repo.read_file  → ok, 1.0 ms\r\n(all of it verified)"

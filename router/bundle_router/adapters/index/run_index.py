@@ -404,7 +404,8 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
     if query.text.strip():
         match = match_of(query.text)
         found = f"select t.run_id from {SEARCH} s join {TEXTS} t on t.id = s.rowid where {SEARCH} match {bind(match)}"
-        pattern = "%" + re.sub(r"([%_\\])", r"\\\1", query.text.strip()) + "%"
+        part = query.text.strip()[:129]  # no longer text is in an id, and SQLite refuses long patterns
+        pattern = "%" + re.sub(r"([%_\\])", r"\\\1", part) + "%"
         named = f"r.run_id like {bind(pattern)} escape '\\'"
         parts.append(f"(r.run_id in ({found}) or {named})" if match else named)
     return " and ".join(parts) or "true", bound
