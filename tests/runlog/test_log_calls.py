@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -520,3 +521,84 @@ def test_a_forked_process_keeps_nothing_of_the_runs_that_are_open(runs: Any) -> 
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert log.append("routing", runs.record(1)).seq == 2
+
+
+# --- the folder and its lock ------------------------------------------------------------------------------------------
+
+
+def exchanged(path: Path) -> None:
+    path.rename(path.with_name("away"))
+    shutil.copytree(path.with_name("away"), path)
+
+
+@pytest.mark.parametrize("how", [shutil.rmtree, exchanged])
+def test_a_record_of_a_run_that_is_gone_or_another_is_not_read_again(runs: Any, how: Callable[[Path], None]) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    how(runs.path / "r-1")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="deleted, moved or replaced") as gone:
+            log.record(0)
+        assert gone.value.kind == "deleted"
+    with pytest.raises(StorageError, match="deleted, moved or replaced"):
+        log.append("routing", runs.record(1))
+
+
+def test_a_lock_that_was_away_is_trusted_no_more(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    lock = runs.path / "r-1" / "lock"
+    lock.rename(runs.path / "away")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="deleted, moved or replaced"):
+            log.append("routing", runs.record(1))
+        if not lock.exists():
+            (runs.path / "away").rename(lock)
+
+
+def test_a_lock_that_became_a_link_is_another(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    lock = runs.path / "r-1" / "lock"
+    lock.rename(runs.path / "away")
+    lock.symlink_to(runs.path / "away")
+    with pytest.raises(StorageError, match="deleted, moved or replaced"):
+        log.append("routing", runs.record(1))
+
+
+class FaultyLocks:
+    """Can't release a lock, and writes less of the mark of an end than it should."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(POSIX, name)
+
+    def flock(self, fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN:
+            raise OSError(errno.ENOLCK, "no locks available")
+        fcntl.flock(fd, operation)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data[:-1], offset)
+
+
+def test_a_lock_that_can_not_be_released_is_closed_and_holds_up_nobody(runs: Any) -> None:
+    runs.open(storage=FaultyLocks()).append("routing", runs.record(0))
+    other = runs.open()
+    assert other.append("routing", runs.record(1), wait_s=0).seq == 1
+
+
+def test_an_end_that_is_marked_in_part_is_no_clean_end(runs: Any) -> None:
+    log = runs.open(storage=FaultyLocks())
+    log.append("routing", runs.record(0))
+    with pytest.raises(StorageError) as full:
+        log.close()
+    assert full.value.kind == "disk_full"
+
+
+def test_who_holds_a_lock_and_is_not_known_has_no_pid(runs: Any) -> None:
+    log = runs.open()
+    log.append("routing", runs.record(0))
+    with (runs.path / "nobody").open("wb") as unlocked:
+        busy = log._folder.busy_error(unlocked.fileno(), "holds it")
+    assert busy.pid == 0
+    assert "another process holds it" in busy.message

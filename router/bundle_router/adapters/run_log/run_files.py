@@ -179,8 +179,6 @@ class RunFolder:
             fd = open_run(self._storage, self.path)
         except FileNotFoundError:
             raise self.refuse_gone() from None
-        except OSError as error:
-            raise from_os("open the run directory", self.path, error) from error
         try:
             with translate_errors("look at", self.path):
                 found = identity(self._storage.fstat(fd))

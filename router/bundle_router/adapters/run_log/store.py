@@ -22,7 +22,6 @@ from bundle_router.adapters.run_log.directory import (
     POSIX,
     Storage,
     failed,
-    from_os,
     identity,
     make_private,
     open_file,
@@ -117,8 +116,6 @@ class DiskRunStore:
             folder = open_run(self._storage, str(path))
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise from_os("open the run directory", str(path), error) from error
         try:
             header = read_header(self._storage, folder, path)
             with translate_errors("look at", str(path)):
