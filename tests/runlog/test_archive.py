@@ -13,7 +13,7 @@ from bundle_router.adapters.archive import prune
 from bundle_router.cli import main
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.chain import genesis, seal
-from bundle_router.core.records.run_header import RunHeader
+from bundle_router.core.records.run_header import RunHeader, catalog_file
 from bundle_router.errors import CorruptRun, UnknownRun
 
 from tests.profiles import rounds
@@ -247,6 +247,9 @@ def test_a_run_whose_header_was_lost_keeps_the_catalog_that_it_began_with(runs: 
     report = runs.archive.verify("r-1")
     assert (report.ok, report.problems) == (True, ())
     assert runs.archive.catalog("r-1", REVISION) == json.loads(CATALOG)
+    (runs.path / "r-1" / catalog_file(digest(later))).unlink()
+    with pytest.raises(CorruptRun, match="is missing"):
+        runs.archive.catalog("r-1", digest(later))
 
 
 def test_a_run_that_can_not_be_walked_hides_no_other(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,6 +262,7 @@ def test_a_run_that_can_not_be_walked_hides_no_other(runs: Any, capsys: pytest.C
     last.write_bytes(b"".join(last.read_bytes().splitlines(keepends=True)[:-1]))
     assert main(["runs", "verify", "--runs", str(runs.path)]) == 5
     said = capsys.readouterr().out
+    assert said.count("BROKEN, 0 good records (unreadable)") == 2
     for run_id, why in (("r-1", "not a regular file"), ("r-2", "a link"), ("r-3", "cut_off")):
         assert why in said.partition(f"{run_id}: BROKEN")[2].partition("BROKEN")[0]
 

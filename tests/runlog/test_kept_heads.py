@@ -389,6 +389,7 @@ def test_a_damaged_head_is_told_of_its_run_and_hides_no_other(
     assert "one: BROKEN, 4 good records" in said
     assert "two: ok, 4 good records" in said
     assert "is kept and signed" not in said.partition("two: ok")[0]
+    assert "no head was kept" not in said
 
 
 def test_records_taken_away_stay_missed_when_their_run_goes_on(kept: tuple[Path, FolderHeads]) -> None:

@@ -332,7 +332,7 @@ class RunArchive(ABC):
             problems += [f"artifact {sha256} is gone" for sha256 in sorted(missing)]
         broken, torn_ends = checked.broken, self.torn(run_id)
         self.path_text(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
-        if self.heads is not None and kept is None and not faults and (checked.count or broken is not None):
+        if self.heads is not None and kept is None and not faults and checked.count:
             problems.append(NO_HEAD)
         if head is not None and torn_ends and broken is None:
             detail = f"{torn_ends[0].bytes} bytes follow the last record of the closed run"
