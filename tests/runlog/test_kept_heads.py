@@ -132,6 +132,7 @@ def test_verify_says_which_protection_a_run_had(kept: tuple[Path, FolderHeads]) 
     assert archive.verify("one").protection == "kept head"
     archive.heads = None
     assert archive.verify("one").protection == "chain"
+    assert archive.missing() == []
 
 
 def test_a_run_that_was_taken_away_is_missed_and_one_that_was_pruned_is_not(kept: tuple[Path, FolderHeads]) -> None:
@@ -428,7 +429,20 @@ def test_a_run_that_begins_anew_after_it_was_pruned_is_judged_by_its_own_records
     assert not archive.verify("one").ok
 
 
+def test_a_run_that_comes_or_goes_meanwhile_is_not_missed(kept: tuple[Path, FolderHeads]) -> None:
+    class Changing(Archive):
+        looks = iter((["two"], ["one"]))
+
+        def run_ids(self) -> list[str]:
+            return next(self.looks)
+
+    archive = Changing(kept[0])
+    archive.heads = kept[1]
+    assert archive.missing() == []
+
+
 def test_records_behind_the_kept_head_are_told(kept: tuple[Path, FolderHeads]) -> None:
+    assert not any("came after" in note for note in archive_of(kept).verify("one").notes)
     file = kept[0] / "one" / FILES["routing"]
     line, _ = seal({"type": "note"}, 4, unseal(file.read_bytes().splitlines()[-1]).hash)
     file.write_bytes(file.read_bytes() + line)

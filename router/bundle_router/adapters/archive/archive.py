@@ -356,13 +356,13 @@ class RunArchive(ABC):
     def missing(self) -> list[str]:
         """Return what the kept heads know of and the store lacks, one sentence each. Looks twice, since runs begin and
         are pruned meanwhile."""
-        first = self._missing_now()
-        return [text for text in self._missing_now() if text in first] if first else []
-
-    def _missing_now(self) -> list[str]:
         if self.heads is None:
             return []
-        kept = {run_id: self._kept_head(run_id) for run_id in self.heads.run_ids()}
+        first = self._missing_now(self.heads)
+        return [text for text in self._missing_now(self.heads) if text in first] if first else []
+
+    def _missing_now(self, heads: FolderHeads) -> list[str]:
+        kept = {run_id: self._kept_head(run_id) for run_id in heads.run_ids()}
         present = set(self.run_ids())
         said = [
             f"run {run_id!r} is gone, and {faults[0]}"
