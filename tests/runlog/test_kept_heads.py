@@ -391,6 +391,7 @@ def test_a_damaged_head_is_told_of_its_run_and_hides_no_other(
     assert "two: ok, 4 good records" in said
     assert "is kept and signed" not in said.partition("two: ok")[0]
     assert "no head was kept" not in said
+    assert "run 'one' is gone" not in said
 
 
 def test_records_taken_away_stay_missed_when_their_run_goes_on(kept: tuple[Path, FolderHeads]) -> None:
@@ -451,16 +452,29 @@ def test_records_behind_the_kept_head_are_told(kept: tuple[Path, FolderHeads]) -
     assert "its last 1 records came after the head that was kept: only the chain protects them" in report.notes
 
 
-def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(kept: tuple[Path, FolderHeads]) -> None:
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let this process write no file beyond a size, as on a disk that is full: the count of runs fits, no head does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))  # room for the count of runs, and for no head
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        with pytest.raises(StorageError, match="can't keep the head of run 'three'"):
-            kept[1].note("three", 0, genesis("three"))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_head_that_is_written_in_part_is_the_former_one(kept: tuple[Path, FolderHeads]) -> None:
+    before = kept[1].read("one")
+    with files_of_at_most(200), pytest.raises(StorageError, match="can't keep the head of run 'one'"):
+        kept[1].note("one", 5, "sha256:5" + 200 * "5")
+    assert kept[1].read("one") == before
+
+
+def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(kept: tuple[Path, FolderHeads]) -> None:
+    with files_of_at_most(16), pytest.raises(StorageError, match="can't keep the head of run 'three'"):
+        kept[1].note("three", 0, genesis("three"))
     fill(kept[0], kept[1], "four")
     ListStore(kept[0]).create("three", header=RunHeader({}), catalog="{}")
     assert archive_of(kept).missing() == []

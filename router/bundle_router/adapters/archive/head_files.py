@@ -48,7 +48,7 @@ class FolderHeads:
                     return
                 if self.key is not None and not before.is_signed_by(self.key):
                     return
-                begins_anew = before.pruned and not count and not pruned
+                begins_anew = before.pruned and not count
                 if begins_anew or (before.count, before.pruned) < (count, pruned):
                     self._write(fd, replace(before, count=count, hash=hash_, pruned=pruned), before.to_line())
         except OSError as error:
