@@ -234,6 +234,16 @@ def test_verify_misses_a_catalog_that_a_decision_names_whatever_the_header_says(
     ]
 
 
+def test_catalogs_that_are_gone_are_told_in_order(runs: Any) -> None:
+    revisions = [digest(str(number)) for number in range(9)]
+    log = runs.open()
+    for revision in revisions:
+        log.append("routing", {**runs.record(0), "catalog_revision": revision})
+    log.close()
+    said = [problem.rpartition("/")[2] for problem in runs.archive.verify("r-1").problems]
+    assert said == [f"{catalog_file(revision)} is missing" for revision in sorted(revisions)]
+
+
 def test_a_run_whose_header_was_lost_keeps_the_catalog_that_it_began_with(runs: Any) -> None:
     log = runs.open()
     log.append("routing", {**runs.record(0), "catalog_revision": REVISION})

@@ -465,11 +465,35 @@ def files_of_at_most(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-def test_a_head_that_is_written_in_part_is_the_former_one(kept: tuple[Path, FolderHeads]) -> None:
+@pytest.mark.parametrize(("size", "digits"), [(16, 64), (200, 300)])
+def test_a_head_that_is_written_in_part_is_the_former_one(
+    kept: tuple[Path, FolderHeads], size: int, digits: int
+) -> None:
     before = kept[1].read("one")
-    with files_of_at_most(200), pytest.raises(StorageError, match="can't keep the head of run 'one'"):
-        kept[1].note("one", 5, "sha256:5" + 200 * "5")
+    with files_of_at_most(size), pytest.raises(StorageError, match="can't keep the head of run 'one'"):
+        kept[1].note("one", 5, "sha256:" + digits * "5")
     assert kept[1].read("one") == before
+
+
+@pytest.mark.parametrize("is_pruned", [True, False])
+def test_a_run_that_is_older_than_its_heads_goes_on(kept: tuple[Path, FolderHeads], is_pruned: bool) -> None:
+    """Another version began it, without a head or under that of a run that it pruned."""
+    if is_pruned:
+        prune(archive_of(kept), now="2030-01-01T00:00:00Z", max_bytes=0)
+    else:
+        (kept[1].folder / "one.head").unlink()
+        shutil.rmtree(kept[0] / "one")
+    store = DiskRunStore(kept[0], clock=FakeClock(), artifacts=no_artifacts)
+    begun = store.create("one", header=RunHeader({"catalog_revision": digest_of({})}), catalog="{}")
+    begun.append("routing", {"type": "note"})
+    log = HeadKeepingStore(store, kept[1]).open("one")
+    assert log is not None
+    for number in range(1, 5):
+        assert log.append("routing", {"type": "note", "number": number}).seq == number
+    assert archive_of(kept).verify("one").ok
+    for one in (begun, log):
+        one.release()
+    store.close()
 
 
 def test_a_run_that_could_not_begin_leaves_neither_a_fault_nor_a_hole(kept: tuple[Path, FolderHeads]) -> None:
