@@ -144,6 +144,14 @@ def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(
         (run / "artifacts").chmod(0o700)
 
 
+def test_a_word_that_is_no_utf8_and_a_number_that_is_too_large_are_answered_in_a_sentence(reviewed: Any) -> None:
+    word = "a\udcff"
+    for words in (["list", "--search", word], ["list", "--workflow", word], ["publish", word, "--to", "site"]):
+        assert "is not UTF-8" in reviewed("runs", *words, code=3).stderr
+    assert "r-1" in reviewed("runs", "list", "--limit", str(10**30)).stdout
+    assert "r-1" in reviewed("runs", "search", "flag", "--limit", str(10**30)).stdout
+
+
 def test_a_search_for_more_than_a_run_id_can_be_finds_nothing(reviewed: Any) -> None:
     """SQLite refuses patterns over 50,000 bytes."""
     assert reviewed("runs", "list", "--search", "%_" * 40_000).stdout == "no run matches\n"

@@ -126,6 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.advice:
             print(f"  {error.advice}", file=sys.stderr)
         return error.exit_code
+    except UnicodeEncodeError as error:  # records, databases and headers are UTF-8; a word may be any bytes
+        print(f"bundle-router: {ascii(error.object)[:200]} is not UTF-8", file=sys.stderr)
+        return 3
     except Terminated:
         print("bundle-router: terminated", file=sys.stderr)
         return 143

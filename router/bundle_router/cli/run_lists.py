@@ -69,7 +69,7 @@ def query_of(arguments: argparse.Namespace) -> RunQuery:
         until=_time(arguments.until, whole_day=True),
         sort=cast(Sort, sort),
         ascending=(sort == "run") != reversed_,
-        limit=RunQuery().limit if limit is None else limit,
+        limit=RunQuery().limit if limit is None else min(limit, 2**31),
     )
 
 
@@ -217,7 +217,7 @@ def show_hits(arguments: argparse.Namespace) -> int:
     """Print the places of the words."""
     words = " ".join(arguments.words)
     with index_of(arguments) as index:
-        hits = index.search(words, limit=max(1, arguments.limit))
+        hits = index.search(words, limit=max(1, min(arguments.limit, 2**31)))
     if arguments.json:
         print_json([asdict(hit) for hit in hits])
     elif not hits:
