@@ -189,25 +189,19 @@ class ConfigEditor:
 
         Raises ConfigConflict, ConfigError, WideningRefused, RequestError, StorageError; then nothing has changed.
         """
-        from bundle_router.adapters.text_files import lock_folder
-
-        with lock_folder(self.folder):
-            return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
+        return self._save("config.saved", dict(drafts), opened, (by, reason.strip(), acknowledged))
 
     def undo(self, *, by: str, reason: str = "", acknowledged: str = "") -> ConfigChange:
         """Restore the texts that the last change replaced. A second undo makes the change again.
 
         Raises as `save` does; ConfigConflict where a file was changed otherwise since.
         """
-        from bundle_router.adapters.text_files import lock_folder
-
-        with lock_folder(self.folder):
-            last = self.last_change()
-            if last is None:
-                raise RequestError("there is no change of these files to undo")
-            opened = {file.name: file.after_sha256 for file in last.files}
-            drafts = {file.name: file.before for file in last.files}
-            return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
+        last = self.last_change()
+        if last is None:
+            raise RequestError("there is no change of these files to undo")
+        opened = {file.name: file.after_sha256 for file in last.files}
+        drafts = {file.name: file.before for file in last.files}
+        return self._save("config.undone", drafts, opened, (by, reason.strip(), acknowledged))
 
     def last_change(self) -> ConfigChange | None:
         """Return the change that `undo` undoes: the last one that reached the files. `changes()` also has those that a
@@ -235,44 +229,46 @@ class ConfigEditor:
         self, what: ChangeType, drafts: Mapping[str, str | None], opened: Mapping[str, str], who: tuple[str, str, str]
     ) -> ConfigChange:
         from bundle_router.adapters.config_journal import append_change
+        from bundle_router.adapters.text_files import lock_folder
 
-        read, (by, reason, acknowledged) = self._read(), who
-        changed = {name: text for name, text in drafts.items() if _bytes(text, read.get(name)) != read.get(name)}
-        for name in drafts:
-            if opened.get(name, "") != _digest(read.get(name)):
-                raise ConfigConflict(
-                    f"{name} was changed since it was opened",
-                    advice="open it again, and make your edit in what is there now",
+        with lock_folder(self.folder):
+            read, (by, reason, acknowledged) = self._read(), who
+            changed = {name: text for name, text in drafts.items() if _bytes(text, read.get(name)) != read.get(name)}
+            for name in drafts:
+                if opened.get(name, "") != _digest(read.get(name)):
+                    raise ConfigConflict(
+                        f"{name} was changed since it was opened",
+                        advice="open it again, and make your edit in what is there now",
+                    )
+            if not changed:
+                raise RequestError("nothing would change", advice="the files say this already")
+            new, _ = self._catalog(self._files(changed))
+            old = self._in_force() or Catalog()
+            diff = privilege_diff(old, new)
+            if diff.widens and (not reason or acknowledged != diff.widening_digest):
+                raise WideningRefused(
+                    "the edit widens what steps may have" + ("" if reason else ", and no reason is given"),
+                    diff,
+                    advice="read what it widens, acknowledge it, and say why",
                 )
-        if not changed:
-            raise RequestError("nothing would change", advice="the files say this already")
-        new, _ = self._catalog(self._files(changed))
-        old = self._in_force() or Catalog()
-        diff = privilege_diff(old, new)
-        if diff.widens and (not reason or acknowledged != diff.widening_digest):
-            raise WideningRefused(
-                "the edit widens what steps may have" + ("" if reason else ", and no reason is given"),
-                diff,
-                advice="read what it widens, acknowledge it, and say why",
+            data = {name: _bytes(text, read.get(name)) for name, text in changed.items()}
+            change = ConfigChange(
+                type=what,
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                by=by,
+                reason=reason,
+                old_revision=old.revision,
+                new_revision=new.revision,
+                widening=widening_words(diff),
+                widening_digest=diff.widening_digest if diff.widens else "",
+                files=tuple(
+                    FileChange(name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name)))
+                    for name in changed
+                ),
             )
-        data = {name: _bytes(text, read.get(name)) for name, text in changed.items()}
-        change = ConfigChange(
-            type=what,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            by=by,
-            reason=reason,
-            old_revision=old.revision,
-            new_revision=new.revision,
-            widening=widening_words(diff),
-            widening_digest=diff.widening_digest if diff.widens else "",
-            files=tuple(
-                FileChange(name, _digest(read.get(name)), _digest(data[name]), _text(read.get(name)))
-                for name in changed
-            ),
-        )
-        append_change(self.folder, change)
-        self._write(data)
-        return change
+            append_change(self.folder, change)
+            self._write(data)
+            return change
 
     def _write(self, data: Mapping[str, bytes | None]) -> None:
         from bundle_router.adapters.text_files import replace_texts

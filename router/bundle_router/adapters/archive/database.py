@@ -34,6 +34,11 @@ select coalesce(ended, header), next_seq,
        where router_run_artifacts.run_id = router_runs.run_id)
 from router_runs where run_id = %s
 """
+_DELETE: Final = """
+with alone as materialized (select pg_try_advisory_xact_lock(%s) as is_so),
+gone as (delete from router_runs where run_id = %s and (select is_so from alone))
+select is_so from alone
+"""
 
 
 class PostgresArchive(RunArchive):
@@ -158,9 +163,10 @@ class PostgresArchive(RunArchive):
         if self.heads is not None:
             self.heads.prune(run_id)
         digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
-        self._pool.fetch("delete from router_runs where run_id = %s", (run_id,), doing="delete a run")
-        free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])
-        return True
+        ((is_gone,),) = self._pool.fetch(_DELETE, (self._session.lock_of(run_id), run_id), doing="delete a run")
+        if is_gone:  # no writer held its lock
+            free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])
+        return bool(is_gone)
 
     def finish_deletions(self) -> None:
         """Delete artifacts and catalogs that no run names, which interrupted deletions left behind."""

@@ -139,20 +139,19 @@ class Archive(RunArchive):
         deletion.
         """
         path = self.root / run_id
-        with _explain_os_errors(path):
-            try:
-                lock = os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            except FileNotFoundError:
-                return True
-            with Opened(lock):
-                if _other_writer(lock) is not None:
-                    return False
-                if _is_still(lock, path / FILES["routing"]):  # else another prune deleted it, and this is a new run
-                    if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
-                        self.heads.prune(run_id)
-                    doomed = self.root / f"{_DELETING}{run_id}"
-                    path.rename(doomed)
-                    _remove(doomed)
+        with (
+            _explain_os_errors(path),
+            contextlib.suppress(FileNotFoundError),  # another prune deletes it
+            Opened(os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as lock,
+        ):
+            if _other_writer(lock) is not None:
+                return False
+            if os.path.samestat(os.fstat(lock), (path / FILES["routing"]).lstat()):  # else it is a new run
+                if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
+                    self.heads.prune(run_id)
+                doomed = self.root / f"{_DELETING}{run_id}"
+                path.rename(doomed)
+                _remove(doomed)
         return True
 
     def finish_deletions(self) -> None:
@@ -306,14 +305,6 @@ def _tree_bytes(path: Path) -> int:
                 else:
                     total += entry.stat(follow_symlinks=False).st_size
     return total
-
-
-def _is_still(file: int, path: Path) -> bool:
-    """Return whether the path still leads to the open file."""
-    try:
-        return os.path.samestat(os.fstat(file), path.lstat())
-    except FileNotFoundError:
-        return False
 
 
 def _remove(path: Path) -> None:

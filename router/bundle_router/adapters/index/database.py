@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -59,6 +60,7 @@ _FULL_TEXT: Final = (
 """SQLite's full-text search: a table holds the words, and triggers keep the search over it up to date."""
 
 _TABLES: dict[str, Any] = {}
+_MAKING: Final = threading.Lock()
 
 
 def sqlite_url(runs: str | Path) -> str:
@@ -68,22 +70,23 @@ def sqlite_url(runs: str | Path) -> str:
 
 def tables() -> dict[str, Any]:
     """Return the SQLModel classes by table name (with `META`), created once: SQLModel is imported on first use."""
-    if _TABLES:
-        return _TABLES
-    from sqlmodel import Field, SQLModel
+    with _MAKING:
+        if _TABLES:
+            return _TABLES
+        from sqlmodel import Field, SQLModel
 
-    for table, columns in COLUMNS.items():
-        _TABLES[table] = _make_table(table, columns, keys_of(table))
-    for name, columns in _DERIVED.items():
-        _TABLES[name] = _make_table(name, columns, frozenset(_DERIVED_KEYS[name]))
-    meta = {
-        "__annotations__": {"name": str, "value": str},
-        "__module__": __name__,
-        "__tablename__": META,
-        "name": Field(primary_key=True),
-    }
-    _TABLES[META] = cast(Any, type(SQLModel))("IndexMeta", (SQLModel,), meta, table=True)
-    return _TABLES
+        for table, columns in COLUMNS.items():
+            _TABLES[table] = _make_table(table, columns, keys_of(table))
+        for name, columns in _DERIVED.items():
+            _TABLES[name] = _make_table(name, columns, frozenset(_DERIVED_KEYS[name]))
+        meta = {
+            "__annotations__": {"name": str, "value": str},
+            "__module__": __name__,
+            "__tablename__": META,
+            "name": Field(primary_key=True),
+        }
+        _TABLES[META] = cast(Any, type(SQLModel))("IndexMeta", (SQLModel,), meta, table=True)
+        return _TABLES
 
 
 def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
@@ -162,6 +165,8 @@ def open_engine(url: str) -> Engine:
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a writing transaction. It waits for other writers when it begins, not in the middle."""
     with engine.execution_options(**{WRITES: True}).begin() as connection:
+        if connection.dialect.name == "postgresql":  # which fails if two create one table
+            connection.exec_driver_sql("select pg_advisory_xact_lock(hashtext('bundle_router_index'))")
         yield connection
 
 

@@ -11,7 +11,7 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, to_storage_error
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models.canonical import time_text
+from bundle_router.core.models.canonical import decode, time_text
 from bundle_router.core.records.chain import (
     Appended,
     BadLine,
@@ -100,9 +100,7 @@ class PostgresRunLog:
         """Read new records into `_waiting`, at most one batch; return their number."""
         rows = self._pool.fetch("select next_seq, head from router_runs where run_id = %s", (self._run_id,))
         if not rows:
-            raise StorageError(
-                f"run {self._run_id!r} was deleted", kind="deleted", advice="close it; the next step begins a new run"
-            )
+            raise self._deleted()
         next_seq, head = rows[0]
         if (next_seq, head) == (self._read_to, self.head):
             return 0
@@ -129,6 +127,10 @@ class PostgresRunLog:
             raise self._other_history(found.seq)
         self._waiting.append(found.record)
         self._read_to, self.head = found.seq + 1, found.hash
+
+    def _deleted(self) -> StorageError:
+        advice = "close it; the next step begins a new run"
+        return StorageError(f"run {self._run_id!r} was deleted", kind="deleted", advice=advice)
 
     def _other_history(self, there: int) -> CorruptRun:
         return CorruptRun(
@@ -268,9 +270,14 @@ class PostgresRunLog:
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Announce to other processes, until `close`, that this process works on the run."""
+        """Announce to other processes, until `close`, that this process works on the run. Raises StorageError
+        (`deleted`) if the run was deleted meanwhile, also if there is another one of its id."""
         if not self._has_begun:
             self._session.enter(self._run_id)
+            rows = self._pool.fetch("select header from router_runs where run_id = %s", (self._run_id,))
+            if [RunHeader(decode(text)).opening_digest for (text,) in rows] != [self.header.opening_digest]:
+                self._session.leave(self._run_id)
+                raise self._deleted()
             self._has_begun = True
 
     def close(self) -> tuple[Writer, ...]:

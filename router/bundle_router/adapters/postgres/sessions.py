@@ -23,7 +23,7 @@ POLL_S: Final = 0.1
 
 _HOLDERS: Final = """
 select a.application_name from pg_locks l join pg_stat_activity a using (pid)
-where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and l.pid <> pg_backend_pid()
+where l.locktype = 'advisory' and l.granted and l.mode = %s and l.objsubid = 1 and l.pid <> pg_backend_pid()
   and l.database = (select oid from pg_database where datname = current_database())
   and (l.classid::bigint << 32) | l.objid::bigint = %s
 """
@@ -41,7 +41,7 @@ class WriterSession:
         self._open: Counter[str] = Counter()
         self._tables = ""
 
-    def _lock_of(self, run_id: str) -> int:
+    def lock_of(self, run_id: str) -> int:
         """Return the number of a run's lock: two sets of tables in one database may have runs of one id."""
         if not self._tables:
             self._tables = str(self.pool.fetch("select 'router_runs'::regclass::oid::bigint")[0][0])
@@ -57,7 +57,7 @@ class WriterSession:
         with self._lock:
             if token == self._token:
                 return True
-        return bool(self.pool.fetch(_HOLDERS, (lock_of(f"writer:{token}"),)))
+        return bool(self.pool.fetch(_HOLDERS, ("ExclusiveLock", lock_of(f"writer:{token}"))))
 
     def enter(self, run_id: str) -> None:
         """Take the run's shared lock, which shows that this process works on it."""
@@ -77,13 +77,13 @@ class WriterSession:
 
     def writers_of(self, run_id: str) -> tuple[Writer, ...]:
         """Return the processes that work on a run."""
-        return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, (self._lock_of(run_id),)))
+        return tuple(_writer(name) for (name,) in self.pool.fetch(_HOLDERS, ("ShareLock", self.lock_of(run_id))))
 
     def _run(self, statement: str, run_id: str) -> None:
         connection = self._live_session()
         connection.deadline = time.monotonic() + self.pool.wait_s
         try:
-            connection.execute(statement, (self._lock_of(run_id),))
+            connection.execute(statement, (self.lock_of(run_id),))
         except psycopg.Error as error:
             connection.close()
             raise to_storage_error("keep a session", self.pool.where, error) from None
@@ -105,7 +105,7 @@ class WriterSession:
                 connection.deadline = deadline
                 connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._token}"),))
                 for run_id in self._open:
-                    connection.execute("select pg_advisory_lock_shared(%s)", (self._lock_of(run_id),))
+                    connection.execute("select pg_advisory_lock_shared(%s)", (self.lock_of(run_id),))
                 return connection
             except psycopg.Error as error:
                 if time.monotonic() + pause >= deadline:

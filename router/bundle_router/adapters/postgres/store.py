@@ -111,13 +111,14 @@ class PostgresRunStore:
             },
             doing="begin a run",
         )
-        log = self.open(run_id)
-        if log is None:
-            raise StorageError(
-                f"run {run_id!r} was deleted while it was being created", kind="deleted", advice="try again"
-            )
-        log.begin()
-        return log
+        try:
+            if (log := self.open(run_id)) is not None:
+                log.begin()
+                return log
+        except StorageError as error:
+            if error.kind != "deleted":
+                raise
+        return self.create(run_id, header=header, catalog=catalog)  # it was pruned before it was locked here
 
     def artifacts(self, run_id: str) -> PostgresArtifacts:
         return PostgresArtifacts(self.pool, run_id, self._objects)

@@ -23,6 +23,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import closing
 from functools import cache, partial
 from typing import Final
 
@@ -98,11 +99,8 @@ def open_by_walk(root_fd: int, path: str, flags: int, hidden: Collection[Identit
 
     Raises HiddenFolder if the walk enters or ends at a folder in `hidden`.
     """
-    walk = _Walk(root_fd, path, hidden)
-    try:
+    with closing(_Walk(root_fd, path, hidden)) as walk:
         return walk.open(flags)
-    finally:
-        walk.close()
 
 
 def opener_beside(hidden: Collection[Identity]) -> Opener:

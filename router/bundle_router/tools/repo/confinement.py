@@ -244,17 +244,16 @@ def _open_root(top: str, within: str, hidden: frozenset[Identity], opener: Opene
             code="workspace_unavailable",
             advice="start the router with a workspace that exists and is a directory",
         ) from error
-    try:
-        return open_folder(fd, within, hidden, opener=opener)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ToolFailure(
-            f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
-            code="workspace_unavailable",
-            advice="it was removed, moved or swapped for a link since the step was routed; route the step again",
-        ) from error
-    finally:
-        os.close(fd)
+    with Opened(fd):
+        try:
+            return open_folder(fd, within, hidden, opener=opener)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ToolFailure(
+                f"the folder {within!r} that this step is narrowed to can't be opened: {why}",
+                code="workspace_unavailable",
+                advice="it was removed, moved or swapped for a link since the step was routed; route the step again",
+            ) from error
 
 
 def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
