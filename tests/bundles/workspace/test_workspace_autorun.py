@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -224,6 +225,21 @@ def test_of_a_workspace_that_is_itself_an_environment_its_code_is_protected(tmp_
 def test_import_roots_count_those_that_do_not_exist_yet_too(tmp_path: Path, layout: Any) -> None:
     code = layout(tmp_path, path=[tmp_path / "src", tmp_path / "lib" / "python312.zip", "/usr/lib/python3"])
     assert inside(tmp_path, code) == ["lib/python312.zip", "src"]
+
+
+def test_packages_that_a_link_or_a_finder_leads_to_count_too(
+    tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flit links a package into site-packages; hatch and PDM may install a finder of their own."""
+    workspace, site = tmp_path / "ws", tmp_path / "site-packages"
+    for folder in (site, workspace / "src" / "linked", workspace / "lib" / "loaded"):
+        folder.mkdir(parents=True)
+    (site / "linked").symlink_to(workspace / "src" / "linked")
+    module = types.ModuleType("loaded")
+    module.__path__ = [str(workspace / "lib" / "loaded")]
+    monkeypatch.setitem(sys.modules, "loaded", module)
+    code = layout(workspace, path=[site])
+    assert inside(workspace, code) == ["lib/loaded", "src/linked"]
 
 
 def test_a_workspace_on_the_import_path_is_a_place_itself(

@@ -251,7 +251,9 @@ def test_no_set_user_id_file_is_left_behind(run: Any, workspace: Path, make: str
 def test_a_set_user_id_file_is_not_changed_through_memory(run: Any, workspace: Path, facilities: Any) -> None:
     (workspace / "theirs").write_bytes(b"theirs")
     (workspace / "theirs").chmod(0o4755)
-    ran = run("import mmap; mmap.mmap(open('theirs', 'r+b').fileno(), 0)[:4] = b'mine'", facilities=facilities)
+    ran = run(
+        "import mmap; file = open('theirs', 'r+b'); mmap.mmap(file.fileno(), 0)[:4] = b'mine'", facilities=facilities
+    )
     ran.need("mounts")
     assert (workspace / "theirs").read_bytes() == b"theirs"
 

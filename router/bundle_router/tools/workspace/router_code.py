@@ -6,11 +6,13 @@ code outside. So tools don't write there, and programs see it read-only or are n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import site
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -65,14 +67,26 @@ def _prefixes() -> Iterator[str]:
 
 
 def _import_roots() -> Iterator[str]:
-    """Yield `sys.path` (with what `.pth` files add), editable finders' folders, and the user's site-packages."""
-    yield from (entry if entry else str(Path.cwd()) for entry in sys.path)
+    """Yield `sys.path` (with what `.pth` files add), what it has links to, editable finders' folders, where else loaded
+    packages are, and the user's site-packages."""
+    prefixes = tuple(f"{_real_path(prefix)}/" for prefix in (sys.prefix, sys.base_prefix))
+    for entry in sys.path:
+        yield entry if entry else str(Path.cwd())
+        with contextlib.suppress(OSError), os.scandir(entry or ".") as found:
+            yield from (link.path for link in found if link.is_symlink())
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             yield from getattr(module, "MAPPING", {}).values()
+        if "." not in name:
+            paths = map(str, (*(getattr(module, "__path__", None) or ()), getattr(module, "__file__", None) or ""))
+            yield from (path for path in paths if path and not _real_path(path).startswith(prefixes))
     if site.ENABLE_USER_SITE is not False:
         yield site.getusersitepackages()
     yield str(Path(__file__).parents[3])
+
+
+_real_path = cache(os.path.realpath)
+"""Of what was loaded from there: a later change of a link on the way does not count."""
 
 
 def _real_parent(name: str) -> Path:
