@@ -98,6 +98,16 @@ def test_a_key_stands_once_for_each_type_and_attempt(make_store: Make) -> None:
     assert log.append("calls", {"type": "call.started", "key": "j"}).seq == 4
 
 
+def test_keys_with_nul_are_keys_like_others(make_store: Make) -> None:
+    log = created(make_store())
+    keys = ("k", "k\0", '"k\\u0000"', "k\0\0")
+    seqs = [log.append("calls", {"type": "call.started", "key": key, "branch": "a\0b"}).seq for key in keys]
+    assert seqs == sorted(set(seqs))
+    for key in keys:
+        with pytest.raises(KeyConflict):
+            log.append("calls", {"type": "call.started", "key": key})
+
+
 def test_tables_are_made_once_by_many_and_a_later_version_is_refused(make_store: Make, url: str) -> None:
     stores = [make_store() for _ in range(4)]
     threads = [threading.Thread(target=store.prepare) for store in stores]

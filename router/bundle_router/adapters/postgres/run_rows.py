@@ -11,7 +11,7 @@ import psycopg
 from bundle_router.adapters.postgres.artifact_rows import PostgresArtifacts
 from bundle_router.adapters.postgres.connections import PAUSE_S, UnconfirmedCommit, is_away, to_storage_error
 from bundle_router.adapters.postgres.sessions import WriterSession
-from bundle_router.core.models.canonical import decode, time_text
+from bundle_router.core.models.canonical import decode, encode, time_text
 from bundle_router.core.records.chain import (
     Appended,
     BadLine,
@@ -206,8 +206,9 @@ class PostgresRunLog:
             "hash": hash_,
             "file": file,
             "kind": str(record.get("type", "")),
-            "key": record.get("key") or None,
-            "branch": record.get("branch") or None,
+            # Texts hold no NUL here. A key with one is escaped and longer than any key: so it is no other's.
+            "key": (encode(key).ljust(201) if "\0" in (key := str(record.get("key") or "")) else key) or None,
+            "branch": str(record.get("branch") or "").replace("\0", "") or None,  # for readers of the table
             "attempt": int(record.get("attempt") or 1),
             "line": line[:-1].decode("ascii"),
             "notify": file == "calls" and bool(record.get("key")) and record.get("type") != "call.started",
@@ -231,7 +232,7 @@ class PostgresRunLog:
                     looks += 1  # the statement that moved the head has committed by now: read again whose it was
             except psycopg.errors.UniqueViolation as error:
                 if error.diag.constraint_name == "router_records_key":
-                    raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {values['key']!r}") from None
+                    raise KeyConflict(f"run {self._run_id!r} has a {values['kind']} of key {key!r}") from None
                 return []
             except (psycopg.Error, UnconfirmedCommit) as error:
                 away = isinstance(error, UnconfirmedCommit) or is_away(error)
