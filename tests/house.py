@@ -223,13 +223,13 @@ def measures() -> list[Measure]:
     route, call = ways["route"], ways["call"]
     signatures, classes, stems, top = long_signatures(), shared_class_names(), shared_stems(), rooms()
     return [
-        Measure("product lines", product_lines(), 40_000, 77_795),
+        Measure("product lines", product_lines(), 40_000, 77_890),
         Measure("modules", len(NAMES), None, 463),
         Measure("rooms", len(top), 16, 16, tuple(top)),
         Measure("a route enters", len(route.modules), 15, 15, route.modules),
         Measure("  and again", route.again, None, 60),
         Measure("a call enters", len(call.modules), 24, 24, call.modules),
-        Measure("  and again", call.again, None, 110),
+        Measure("  and again", call.again, None, 111),
         Measure("functions of more than 7 parameters", len(signatures), 0, 0, tuple(signatures)),
         Measure("class names of more than one class", len(classes), 0, 0, tuple(classes)),
         Measure("stems in neighbouring rooms", len(stems), 0, 0, tuple(stems)),

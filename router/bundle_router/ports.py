@@ -144,8 +144,9 @@ class RunLog(Protocol):
     def record(self, seq: int) -> Record:
         """Read one record again that was returned before. Raises KeyError."""
 
-    def put_catalog(self, revision: str, text: str) -> None:
-        """Store the text of a catalog revision with the run unless it is there, before a decision names it."""
+    def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
+        """Store the text of a catalog revision with the run unless it is there, before a decision names it. Raises
+        RunBusy when the store was not free within `wait_s`, StorageError."""
 
     def sync(self) -> None:
         """Return when everything appended so far survives power loss (durability `disk`); else return at once.

@@ -64,8 +64,8 @@ class SimulatedLog:
     def record(self, seq: int) -> Record:
         return self._worker.on_store(lambda: self._log.record(seq))
 
-    def put_catalog(self, revision: str, text: str) -> None:
-        self._worker.on_store(lambda: self._log.put_catalog(revision, text), pauses=False)
+    def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
+        self._worker.on_store(lambda: self._log.put_catalog(revision, text, wait_s=wait_s), pauses=False)
 
     def sync(self) -> None:
         self._log.sync()

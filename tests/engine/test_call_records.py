@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -235,28 +234,6 @@ def test_a_run_that_is_closed_during_a_call_can_be_gone_on_with_at_once(open_wit
         router.close_run_sync("r-1")
         assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
     assert list(ends(tmp_path)) == [("ok", "")]
-
-
-def test_a_call_that_is_cancelled_while_its_start_is_written_has_an_end(open_with: Opened, tmp_path: Path) -> None:
-    """Another process has the run meanwhile, so the start is written in a thread, which can't be cancelled."""
-    with open_with(tool("draw", lambda arguments, context: ToolOutput((Text("x"),)))) as router:
-        router.route_sync(step())
-
-        async def main() -> None:
-            with (tmp_path / "runs" / "r-1" / "lock").open("rb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                call = asyncio.create_task(router.call("r-1", "mine.draw", {}))
-                while asyncio.get_running_loop()._default_executor is None:  # type: ignore[attr-defined]  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            while not records(tmp_path):  # noqa: ASYNC110 - a thread writes it
-                await asyncio.sleep(0.001)
-
-        asyncio.run(main())
-        assert router.close_run_sync("r-1").ended
-    assert list(ends(tmp_path)) == [("cancelled", "cancelled")]
 
 
 def test_a_cancelled_call_is_cancelled_also_when_its_end_cannot_be_recorded() -> None:

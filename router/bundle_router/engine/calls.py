@@ -39,7 +39,7 @@ from bundle_router.core.tools.transport.pass_through import Client, narrow_clien
 from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
-from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun, on_store
+from bundle_router.engine.open_runs import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.results import (
     MAY_HAVE_HAPPENED,
     AdmittedCall,
@@ -95,7 +95,7 @@ async def call_once(
         call = found.call
         _refuse_other(at.run, request, found)
         if call.finished is not None:
-            return _recorded_result(at.run, call.finished, idempotent=is_idempotent(call.name))
+            return await at.run.under_lock(partial(_recorded_result, at.run, call.finished, is_idempotent(call.name)))
         if not await asyncio.to_thread(at.run.runs.store.is_alive, call.writer):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
@@ -131,9 +131,8 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
         )
 
 
-def _recorded_result(run: OpenRun, seq: int, *, idempotent: bool) -> Result:
-    with run.lock:
-        record = CallFinished.from_json(run.log.record(seq))
+def _recorded_result(run: OpenRun, seq: int, idempotent: bool, _wait_s: float) -> Result:
+    record = CallFinished.from_json(run.log.record(seq))
     return result_of(record, idempotent=idempotent, again=True)
 
 
@@ -235,7 +234,7 @@ def admit(
             arguments_digest=request.digest,
         )
         if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-            run.leases += 1
+            run.hold()
             return call(attempt, record, joined)
     raise run.moved_error()
 
@@ -288,7 +287,7 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
             return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
 
     try:
-        refused = await on_store(end, blocks=at.run.runs.store.blocks, undo=lambda made: abandon(at, made or call, ()))
+        refused = await at.run.on_store(end, lambda made: abandon(at, made or call, ()))
     except BaseException:
         at.run.release()
         raise

@@ -147,7 +147,7 @@ class Engine:
                 watcher(run.id)
             return decision
         finally:
-            run.release()
+            await run.leave(how.in_thread)
 
     # --- the run as it stands now ----------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Engine:
                     return await self._execute(run, request, await self._discovered_state(run.id, decision_id))
             return await self._call(run, request, decision_id)
         finally:
-            run.release()
+            await run.leave()
 
     async def _execute(self, run: OpenRun, request: CallRequest, state: RunState) -> Result:
         """Run an agent's program; its calls are judged under the same decision."""
@@ -301,7 +301,7 @@ class Engine:
             return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
 
         at = CallPorts(self.ports, run, self._tree)
-        return await execute(at, self.ports.programs, state, request, call, self._tree_spent(run))
+        return await execute(at, self.ports.programs, state, request, call, await self._tree_spent(run))
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
@@ -329,7 +329,7 @@ class Engine:
     async def _verify(self, run: OpenRun, request: CallRequest, state: RunState, decision_id: str | None) -> None:
         if state.surface.is_local(request.name) or self._discovery.is_verified(request.name, state):
             return
-        if self._has_budget(run, state, request):
+        if await self._has_budget(run, state, request):
             await self._discovery.verify(request.name, state, partial(self.state, run.id, decision_id))
 
     async def _call_once(self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None) -> Result:
@@ -342,16 +342,17 @@ class Engine:
 
         return await call_once(at, request, partial(may_repeat, state.catalog), make)
 
-    def _tree_spent(self, run: OpenRun) -> Totals | None:
+    async def _tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the run's tree of runs has spent; None where no tree is bounded."""
-        return self._tree.spent(run) if self._tree.is_bounded else None
+        if not self._tree.is_bounded:
+            return None
+        return await in_thread(partial(self._tree.spent, run)) if self._store.blocks else self._tree.spent(run)
 
-    def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
+    async def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
         name, text = (request.name, request.arguments.text) if request is not None else ("", "")
-        tree = self._tree_spent(run)
-        with run.lock:
-            return over_budget(run, state, state.surface.canonical.get(name, name), text, tree) is None
+        tree, named = await self._tree_spent(run), state.surface.canonical.get(name, name)
+        return await run.under_lock(lambda _: over_budget(run, state, named, text, tree) is None)
 
     async def _admit_call(
         self, at: CallPorts, request: CallRequest, state: RunState, decision_id: str | None
@@ -365,7 +366,7 @@ class Engine:
             state = await self._present_state(at.run, decision_id)
             if request.joins and state.decided.fixed_list:
                 request = replace(request, joins=False)
-            tree = self._tree_spent(at.run)
+            tree = await self._tree_spent(at.run)
             judged = partial(admit, at, state, request, target, problems, tree)
             found: Judged = await at.run.under_lock(judged, partial(abandon, at))
             if isinstance(found, AdmittedCall) and tree is not None:
@@ -382,7 +383,7 @@ class Engine:
         state = await self._discovered_state(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
         at = CallPorts(self.ports, run, self._tree)
-        return await answer(at, state, request, self._tree_spent(run))
+        return await answer(at, state, request, await self._tree_spent(run))
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
         """See `Router.missed`."""
@@ -393,7 +394,7 @@ class Engine:
             at = CallPorts(self.ports, run, self._tree)
             return await refuse_missed(at, await self.state_async(run_id, decision_id), name)
         finally:
-            run.release()
+            await run.leave()
 
     # --- what servers have besides tools ---------------------------------------------------------------------------
 
@@ -414,14 +415,14 @@ class Engine:
         try:
             state = await self._discovered_state(run_id, decision_id)
             names = [server.name for server in passed_through(state).servers]
-            if self._has_budget(run, state):
+            if await self._has_budget(run, state):
                 await self._discovery.verify_servers(state, names)  # they may be no more what was pinned
             at = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
-            yield RelayedRequest(at, sessions, state, client, self._tree_spent(run))
+            yield RelayedRequest(at, sessions, state, client, await self._tree_spent(run))
         finally:
-            run.release()
+            await run.leave()
 
     def artifact(self, run_id: str, uri: str) -> bytes:
         """See `Router.artifact`."""
@@ -450,7 +451,7 @@ class Engine:
         """Close a run, and end what servers opened for it."""
         holds_sessions = self.mark_closed(run_id)
         try:
-            return self.runs.close(run_id)
+            return await in_thread(partial(self.runs.close, run_id))
         finally:
             if holds_sessions and self._servers is not None:
                 await self._servers.sessions.close_run(run_id)
@@ -468,7 +469,7 @@ class Engine:
     async def close(self) -> None:
         """Close every run and end every session."""
         try:
-            self.runs.close_all()
+            await in_thread(self.runs.close_all)
         finally:
             self._store.close()
             for session in {id(session): session for session in self.ports.sessions.values()}.values():

@@ -138,11 +138,11 @@ async def answer(at: CallPorts, state: RunState, request: CallRequest, tree: Tot
             run.signed = (id_, run.signed_at(id_) | {*found.signed})
         outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
         result = finish_call(ports, run, call, outcome, wait_s=wait_s)
-        for refused in found.refused:
-            record_missed(at, replace(request, via=name), state, refused, wait_s)
         return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await run.under_lock(end)
+    for refused in found.refused:
+        await run.under_lock(partial(record_missed, at, replace(request, via=name), state, refused))
     await at.run.wait_until_durable()
     return result
 

@@ -4,7 +4,9 @@ Rules:
 1. No process owns a run. This process knows a run by the fold of the records it has read. It reads on before it
    answers, and decides again where other processes appended first.
 2. A run's lock orders the work of this process on it. It is held for look-ups and one append, never across an await.
-3. A run that is closed while steps or calls are under way is released when the last of them is recorded. The process
+3. An event loop waits for nobody: not for a store that others hold, nor for a thread that has a run's lock meanwhile.
+   Where the store is quick, no thread has that lock for long; where it blocks, a loop never takes it.
+4. A run that is closed while steps or calls are under way is released when the last of them is recorded. The process
    that releases it last writes its end.
 """
 
@@ -13,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from bundle_router.core.catalog import Catalog
@@ -33,15 +37,19 @@ from bundle_router.ports import ArtifactStore, Diagnostics, RunLog, RunStore
 MOVED_AT_MOST: Final = 50
 """Times that an append is decided again because other processes wrote first, before it is given up."""
 QUICK_S: Final = 0.005
-"""Seconds that an event loop waits for the store before the work is tried again in a thread."""
+"""Seconds that the first of several who find the store held waits for it in place: others hold it for microseconds."""
 PATIENT_S: Final = 5.0
-"""Seconds that a thread waits for the store."""
+"""Seconds that work is tried again while others hold the store."""
+LONGEST_PAUSE_S: Final = 0.08
 CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _: None) -> T:
-    """Do work in a thread. A thread can't be cancelled: if the waiting task is, `undo` receives the result."""
+    """Do work in a thread; in this one where it has no event loop. A thread can't be cancelled: if the waiting task is,
+    `undo` receives the result."""
+    if asyncio._get_running_loop() is None:
+        return work()
     lock = threading.Lock()
     done: list[T] = []
     cancelled = False
@@ -66,16 +74,6 @@ async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _:
         raise
 
 
-async def on_store(work: Callable[[float], T], *, blocks: bool, undo: Callable[[T], None] = lambda _: None) -> T:
-    """Do work that receives the seconds it may wait for the store: in place where that is quick, else `in_thread`."""
-    if not blocks:
-        try:
-            return work(QUICK_S)
-        except RunBusy:  # somebody holds it for longer than it takes: nothing was written
-            pass
-    return await in_thread(lambda: work(PATIENT_S), undo)
-
-
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """The outcome of closing a run. `ended`: its end is written. Else `others` are the processes that have it open; the
@@ -83,6 +81,10 @@ class RunEnd:
 
     ended: bool
     others: tuple[Writer, ...] = ()
+
+
+class _RunMoved(RunBusy):
+    """Others did not hold the run, but wrote first: that was tried again often enough."""
 
 
 class OpenRun:
@@ -97,6 +99,8 @@ class OpenRun:
         self.fold = RunFold(recent_steps)
         self.lock = threading.Lock()
         self.durable = durable
+        self._lock_of_holds = threading.Lock()
+        """For `leases`, `closing` and `ended` alone. Nobody waits while having it."""
         self.leases = 0
         self.used = False
         self.signed: tuple[str, frozenset[str]] = ("", frozenset())
@@ -106,6 +110,7 @@ class OpenRun:
         self.abandoned: deque[Callable[[float], object] | None] = deque()
         """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
         collector may close one in a thread that has the lock."""
+        self._waiting: set[object] = set()
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
         self.runs = runs
@@ -154,14 +159,63 @@ class OpenRun:
                 return record
         raise self.moved_error()
 
+    # --- waiting for the store -------------------------------------------------------------------------------------
+
+    async def on_store(self, work: Callable[[float], T], undo: Callable[[T], None] = lambda _: None) -> T:
+        """Do work that receives the seconds it may wait for the store, and raises RunBusy where others hold it for
+        longer: in place where the store is quick, else `in_thread`. Between two tries nothing is held. It appends one
+        record at most, as it is done again from its start."""
+        if self.runs.store.blocks:
+            return await in_thread(partial(work, PATIENT_S), undo)
+        for wait_s, pause_s in self._tries():
+            try:
+                return work(wait_s)
+            except RunBusy as busy:
+                if not pause_s or isinstance(busy, _RunMoved):
+                    raise
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def on_store_sync(self, work: Callable[[float], T]) -> T:
+        """Do as `on_store`, in this thread."""
+        if self.runs.store.blocks:
+            return work(PATIENT_S)
+        for wait_s, pause_s in self._tries():
+            try:
+                return work(wait_s)
+            except RunBusy as busy:
+                if not pause_s or isinstance(busy, _RunMoved):
+                    raise
+            time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def _tries(self) -> Iterator[tuple[float, float]]:
+        """Yield the seconds that each try may wait for the store in place, and those until the next one (0: there is
+        none). While somebody tries again nobody waits in place."""
+        yield 0.0 if self._waiting else QUICK_S, QUICK_S
+        until_s, pause_s, mark = time.monotonic() + PATIENT_S, QUICK_S, object()
+        self._waiting.add(mark)
+        try:
+            while time.monotonic() < until_s:
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                yield 0.0, pause_s
+            yield 0.0, 0.0
+        finally:
+            self._waiting.discard(mark)
+
     async def under_lock(self, work: Callable[[float], T], undo: Callable[[T], None] = lambda _: None) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
+        return await self.on_store(partial(self._locked, work), undo)
 
-        def locked(wait_s: float) -> T:
-            with self.lock:
-                return work(wait_s)
+    def under_lock_sync(self, work: Callable[[float], T]) -> T:
+        """Do as `under_lock`, in this thread."""
+        return self.on_store_sync(partial(self._locked, work))
 
-        return await on_store(locked, blocks=self.runs.store.blocks, undo=undo)
+    def _locked(self, work: Callable[[float], T], wait_s: float) -> T:
+        with self.lock:
+            if self.abandoned:
+                self._take_abandoned(wait_s)
+            return work(wait_s)
 
     async def wait_until_durable(self, in_thread: Callable[..., Awaitable[Any]] = in_thread) -> None:
         """Wait until the records survive power loss, where the config asks for that."""
@@ -197,7 +251,7 @@ class OpenRun:
         return self.signed[1] if self.signed[0] == decision_id else frozenset()
 
     def moved_error(self) -> RunBusy:
-        return RunBusy(
+        return _RunMoved(
             f"run {self.id!r}: other processes wrote first {MOVED_AT_MOST} times in a row; nothing was recorded",
             advice="try again; it is safe",
         )
@@ -206,59 +260,84 @@ class OpenRun:
 
     def hold(self) -> bool:
         """Keep the run open until `release`. Return False where it is closed already."""
-        with self.lock:
-            self._take_abandoned(QUICK_S)
+        with self._lock_of_holds:
             self.leases += not self.ended
             self.used = True  # by a step or a call; others are only looked at, as ancestors are
             return not self.ended
 
     def release(self) -> None:
-        """End one hold on the run: a step or a call is over."""
+        """End one hold on the run: a step or a call is over. Blocks where it was the last one on a closing run."""
+        if self._let_go():
+            self._end_released()
+
+    async def leave(self, in_thread: Callable[..., Awaitable[Any]] = in_thread) -> None:
+        """Do as `release`, for an event loop."""
+        if self._let_go():
+            await in_thread(self._end_released)
+
+    def _let_go(self) -> bool:
+        """End one hold. Return whether the run's end is to be written."""
         if sys.exc_info()[0] is GeneratorExit:
             self.abandoned.append(None)
-            return
-        with self.lock:
+            return False
+        with self._lock_of_holds:
             self.leases -= 1
-            if not self.closing:
-                return
-            self._take_abandoned(QUICK_S)
-            try:
-                self._end_if_idle()
-            except RouterError as trouble:  # it must not take the place of what the last call came to
-                self.runs.diagnostics.event("error", "run.end_not_written", run_id=self.id, error=trouble)
+            return self.closing and self.leases == self.abandoned.count(None)
+
+    def _end_released(self) -> None:
+        try:
+            self._end_if_idle()
+        except RouterError as trouble:  # it must not take the place of what the last call came to
+            self.runs.diagnostics.event("error", "run.end_not_written", run_id=self.id, error=trouble)
 
     def close(self) -> RunEnd:
-        """Close the run, or, with steps or calls under way, once the last of them is recorded."""
-        with self.lock:
+        """Close the run, or, with steps or calls under way, once the last of them is recorded. Blocks."""
+        with self._lock_of_holds:
             self.closing = True
-            self._take_abandoned(PATIENT_S)
-            self._end_if_idle()
-            return RunEnd(self.ended and not self.others, self.others)
+        self._end_if_idle()
+        return RunEnd(self.ended and not self.others, self.others)
 
     def close_idle(self) -> bool:
-        """Close the run unless steps or calls are under way. Return whether it was closed."""
-        with self.lock:
-            self._take_abandoned(PATIENT_S)
-            if self.leases == 0:
-                self.closing = True
-                self._end_if_idle()
-            return self.ended
+        """Close the run unless steps or calls are under way. Return whether it was closed. Blocks."""
+        self._record_abandoned()
+        with self._lock_of_holds:
+            self.closing = self.closing or self.leases == 0
+        if self.closing:
+            self._end_if_idle()
+        return self.ended
 
-    def _take_abandoned(self, wait_s: float) -> None:
+    def _record_abandoned(self) -> None:
+        """Record what closed coroutines left; report what can't be recorded."""
+        try:
+            self.under_lock_sync(lambda _: None)
+        except RunBusy:
+            with self.lock:
+                self._take_abandoned(0.0, gives_up=True)
+
+    def _take_abandoned(self, wait_s: float, *, gives_up: bool = False) -> None:
+        """Record what closed coroutines left. The caller holds the lock. Raises RunBusy, with what is left kept."""
         while self.abandoned:
             end = self.abandoned.popleft()
             if end is None:
-                self.leases -= 1
+                with self._lock_of_holds:
+                    self.leases -= 1
                 continue
             try:
                 end(wait_s)
             except RouterError as trouble:  # of another call than the one that is made now
+                if isinstance(trouble, RunBusy) and not gives_up:
+                    self.abandoned.appendleft(end)
+                    raise
                 self.runs.diagnostics.event("error", "call.unrecorded", run_id=self.id, error=trouble)
 
     def _end_if_idle(self) -> None:
-        if self.leases == 0 and not self.ended:
-            self.ended = True
-            self.others = self.log.close()
+        self._record_abandoned()
+        with self.lock:
+            with self._lock_of_holds:
+                ends = self.leases == 0 and not self.ended
+                self.ended = self.ended or ends
+            if ends:
+                self.others = self.log.close()
         if self.ended:
             self.runs.ending.discard(self)
 
@@ -365,9 +444,9 @@ class RunTable:
             self._runs[run_id] = run
         return run
 
-    def keep_catalog(self, run: OpenRun) -> None:
+    def keep_catalog(self, run: OpenRun, wait_s: float) -> None:
         """Make sure that the catalog of a decision is stored with the run. The caller holds the run's lock."""
-        run.log.put_catalog(self._catalog.revision, self._catalog.text)
+        run.log.put_catalog(self._catalog.revision, self._catalog.text, wait_s=wait_s)
 
     # --- letting go ------------------------------------------------------------------------------------------------
 

@@ -105,19 +105,18 @@ async def execute(
         why = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
         end = ProgramEnd(why, "timeout", "timeout")
     missed = called_and_undefined(code, named)
-    if missed:
-        await run.under_lock(partial(_record_gaps, at, own, kept[0].uri, missed))
+    for name in missed:
+        await run.under_lock(partial(_record_gap, at, own, kept[0].uri, name))
     return await _finish(at, own, end, kept)
 
 
-def _record_gaps(at: CallPorts, call: AdmittedCall, via: str, names: Any, wait_s: float) -> None:
+def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: float) -> None:
     state = call.state
     at.run.read_on()
-    for name in names:
-        code, detail = why_not(state, state.surface.canonical.get(name, name))
-        text = f"{name!r} is not available at this step ({code}: {detail})."
-        gap = MissedTool(state.surface.canonical.get(name, name), code, text)
-        record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
+    code, detail = why_not(state, state.surface.canonical.get(name, name))
+    text = f"{name!r} is not available at this step ({code}: {detail})."
+    gap = MissedTool(state.surface.canonical.get(name, name), code, text)
+    record_missed(at, replace(call.request, via=via, key=""), state, gap, wait_s)
 
 
 async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:

@@ -284,8 +284,9 @@ class RelayedRequest:
 
     async def _over_budget(self, request: _Request) -> str | None:
         """Return why no budget is left for a request, and record that; None where there is budget."""
-        with self.at.run.lock:
-            refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
+        refusal = await self.at.run.under_lock(
+            lambda _: over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
+        )
         if refusal is None:
             return None
         _, code, text = refusal

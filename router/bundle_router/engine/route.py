@@ -32,10 +32,8 @@ from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.open_runs import (
     MOVED_AT_MOST,
     NOTHING_ACTIVE,
-    PATIENT_S,
     OpenRun,
     in_thread,
-    on_store,
     recorded_decision,
 )
 from bundle_router.engine.run_tree import NO_LIMITS, RunTree
@@ -148,7 +146,10 @@ def prepare(
 class OnLoop:
     """How a flow waits on an event loop."""
 
-    on_store, in_thread = staticmethod(on_store), staticmethod(in_thread)
+    in_thread = staticmethod(in_thread)
+
+    async def under_lock(self, run: OpenRun, work: Callable[[float], T]) -> T:
+        return await run.under_lock(work)
 
     async def until(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
@@ -161,8 +162,8 @@ class OnThread:
         """`wait` runs a coroutine elsewhere and returns its result."""
         self._wait = wait
 
-    async def on_store(self, work: Callable[[float], T], *, blocks: bool) -> T:
-        return work(PATIENT_S)
+    async def under_lock(self, run: OpenRun, work: Callable[[float], T]) -> T:
+        return run.under_lock_sync(work)
 
     async def in_thread(self, work: Callable[[], T], undo: Callable[[T], None] | None = None) -> T:
         return work()
@@ -182,13 +183,11 @@ class OnThread:
 
 async def route(how: OnLoop | OnThread, ports: EnginePorts, run: OpenRun, request: RouteRequest) -> Decision:
     """Decide, record and return what a step may see."""
-    blocks = run.runs.store.blocks
-    decided = await how.on_store(partial(_decide, ports, run, request, None), blocks=blocks)
+    decided = await how.under_lock(run, partial(_decide, ports, run, request, None))
     if isinstance(decided, Question):
-        with run.lock:
-            recent = run.fold.recent(request.step.branch)
+        recent = await how.under_lock(run, lambda _: run.fold.recent(request.step.branch))
         reply = await how.until(ask(ports, decided, recent))
-        decided = await how.on_store(partial(_decide, ports, run, request, reply), blocks=blocks)
+        decided = await how.under_lock(run, partial(_decide, ports, run, request, reply))
         assert isinstance(decided, Decision)  # noqa: S101 - there is a reply
     await run.wait_until_durable(how.in_thread)
     return decided
@@ -211,29 +210,28 @@ async def ask(ports: EnginePorts, question: Question, recent: Sequence[RecentSte
 def _decide(
     ports: EnginePorts, run: OpenRun, request: RouteRequest, reply: Reply | None, wait_s: float
 ) -> Decision | Question:
-    """Decide and record; or, without a reply, return the question to ask first."""
-    with run.lock:
-        run.runs.keep_catalog(run)
-        for _ in range(MOVED_AT_MOST):
-            if request.step.key or not run.fold.has_branch(request.step.branch):
-                run.read_on()  # what is looked up has to be there; else what came is heard of when we append
-            known = _known_decision(run, request)
-            if known is not None:
-                return known
-            decision = decide_cached(request.catalog, request.facts, _activation(run, request), request.step)
-            facts = request.facts
-            if isinstance(decision, Question):
-                if reply is None:
-                    return decision
-                decision = conclude(decision, reply)
-                facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
-            record = _record(ports, run, request, facts, decision, reply)
-            appended = run.log.append("routing", record.to_json(), only_at=record.decision.seq, wait_s=wait_s)
-            run.fold.take_all(appended.news)
-            if appended.seq is not None:
-                run.fold.take(record, record.decision.seq)
-                return record.decision
-        raise run.moved_error()
+    """Decide and record; or, without a reply, return the question to ask first. The caller holds the lock."""
+    run.runs.keep_catalog(run, wait_s)
+    for _ in range(MOVED_AT_MOST):
+        if request.step.key or not run.fold.has_branch(request.step.branch):
+            run.read_on()  # what is looked up has to be there; else what came is heard of when we append
+        known = _known_decision(run, request)
+        if known is not None:
+            return known
+        decision = decide_cached(request.catalog, request.facts, _activation(run, request), request.step)
+        facts = request.facts
+        if isinstance(decision, Question):
+            if reply is None:
+                return decision
+            decision = conclude(decision, reply)
+            facts = replace(facts, revisions=(*facts.revisions, *reply.revisions))
+        record = _record(ports, run, request, facts, decision, reply)
+        appended = run.log.append("routing", record.to_json(), only_at=record.decision.seq, wait_s=wait_s)
+        run.fold.take_all(appended.news)
+        if appended.seq is not None:
+            run.fold.take(record, record.decision.seq)
+            return record.decision
+    raise run.moved_error()
 
 
 def decide_cached(catalog: Catalog, facts: Facts, activation: Activation, step: Step) -> Decision | Question:

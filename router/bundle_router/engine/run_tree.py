@@ -92,9 +92,11 @@ class RunTree:
                 f"run {run.id!r} is {present_parent}, this step names {step.parent_run_id!r} as its parent",
                 advice="give the sub-agent a run of its own",
             )
-        with run.lock:
-            is_own = bool(step.parent_decision_id) and run.fold.branch_of(step.parent_decision_id or "") is not None
-        return self.limits(run.parent_id, None if is_own else step.parent_decision_id)
+        named = step.parent_decision_id
+        if named:
+            with run.lock:
+                named = None if run.fold.branch_of(named) is not None else named
+        return self.limits(run.parent_id, named)
 
     def limits(self, parent_id: str | None, decision_id: str | None) -> AncestorLimits:
         """Return the ancestors' limits for a run whose step names a decision of its parent, or None.
@@ -210,8 +212,7 @@ class RunTree:
         if root is not None and run_id not in root.fold.sub_runs and root.hold():
             try:
                 record = SubRunOpened(run_id=root.id, sub_run_id=run_id, time=time_text(self._clock.time_ns()))
-                with root.lock:
-                    root.append_call(record, compare=False, wait_s=5.0)
+                root.under_lock_sync(lambda wait_s: root.append_call(record, compare=False, wait_s=wait_s))
             finally:
                 root.release()
 

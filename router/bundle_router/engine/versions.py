@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from bundle_router.core.tools.pins.reviewed import Pins
 from bundle_router.engine.engine import Engine
+from bundle_router.engine.open_runs import in_thread
 from bundle_router.errors import CorruptPins
 
 LOOK_S: Final = 1.0
@@ -71,11 +73,16 @@ class EngineVersions:
                 return engine
         return self._engines[0]
 
-    def for_step(self, run_id: str) -> Engine:
-        """Return the engine for the run's next step; a run with nothing under way moves to the newest."""
-        engine = self.of(run_id)
+    def moved(self, run_id: str, engine: Engine) -> Engine:
+        """Return the engine for the next step of a run that is at `engine`: with nothing under way it moves to the
+        newest. Blocks unless it is there."""
         newest = self._engines[0]
         return newest if engine is newest or engine.runs.close_idle(run_id) else engine
+
+    async def for_step(self, run_id: str, engine: Engine | None = None) -> Engine:
+        """Do as `moved`, for an event loop."""
+        engine = engine or self.of(run_id)
+        return engine if engine is self._engines[0] else await in_thread(partial(self.moved, run_id, engine))
 
     def _look_at_pins(self) -> None:
         now = self._clock.monotonic_ns()
@@ -150,7 +157,7 @@ class EngineVersions:
         try:
             for older in self._first:
                 if older not in firsts:
-                    older.runs.close_all()
+                    await in_thread(older.runs.close_all)
         finally:
             for first in firsts:
                 await first.close()

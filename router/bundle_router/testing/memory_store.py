@@ -149,7 +149,7 @@ class MemoryRunLog:
             raise KeyError(seq)
         return parse(self._run.sealed[seq][1])
 
-    def put_catalog(self, revision: str, text: str) -> None:
+    def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
         self._run.catalogs.setdefault(revision, text)
 
     def sync(self) -> None:
@@ -167,6 +167,7 @@ class MemoryRunLog:
     def close(self) -> tuple[Writer, ...]:
         if self._ended:
             return ()
+        self._store.before("close", self.id_prefix)
         self._ended = True
         with self._store.shared.lock:
             wrote = self._number in self._run.writing
@@ -180,7 +181,7 @@ class MemoryRunLog:
 class MemoryRunStore:
     """The runs in memory as a fake process sees them."""
 
-    blocks: Final = False
+    blocks = False
 
     def __init__(self, redactor: Redactor, shared: MemoryRuns | None = None, before: Hook = lambda *_: None) -> None:
         self.redactor = redactor

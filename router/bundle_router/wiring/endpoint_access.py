@@ -62,7 +62,7 @@ class EndpointAccess:
     async def offer(self, step: Step) -> Decision:
         """Route a step whose agent came without an engine, and so without a goal to search by: a step that no route
         covers is offered all that policy permits, behind search. Raises as `Router.route` does."""
-        return await self._engines.for_step(step.run_id).route(step, selector=_AllPermitted())
+        return await (await self._engines.for_step(step.run_id)).route(step, selector=_AllPermitted())
 
     def is_open(self, run_id: str) -> bool:
         """Return whether this process made a step or a call of the run, and the run was not closed since."""

@@ -137,12 +137,12 @@ class Router:
             )
         return self._versions
 
-    def _engine_of(self, engines: EngineVersions, run_id: str, *, routes: bool = False) -> Engine:
-        """Return the engine of an open run (the newest where it is not open), or the one for its next step."""
+    def _engine_of(self, engines: EngineVersions, run_id: str) -> Engine:
+        """Return the engine of an open run (the newest where it is not open)."""
         engine, until_ns = engines.standing
         if engine.ports.clock.monotonic_ns() < until_ns:
             return engine
-        return engines.for_step(run_id) if routes else engines.of(run_id)
+        return engines.of(run_id)
 
     @property
     def _on_loop(self) -> EngineVersions:
@@ -211,14 +211,20 @@ class Router:
         contents), RunBusy, CorruptRun, and StorageError when the decision could not be written; the run is then
         unchanged.
         """
-        return await self._engine_of(self._on_loop, getattr(step, "run_id", ""), routes=True).route(step, messages)
+        run_id = getattr(step, "run_id", "")
+        engine = self._engine_of(self._on_loop, run_id)
+        if engine is not self._versions.standing[0]:
+            engine = await self._versions.for_step(run_id, engine)
+        return await engine.route(step, messages)
 
     def route_sync(self, step: Step, *, messages: Sequence[Mapping[str, Any]] | None = None) -> Decision:
         """Do as `route` does, without an event loop. A step that the mapping answers never leaves this thread."""
         refuse_running_loop("route_sync()", "await router.route(...)")
-        return self._engine_of(self._engines, getattr(step, "run_id", ""), routes=True).route_from_thread(
-            step, self._portal.run, messages
-        )
+        run_id = getattr(step, "run_id", "")
+        engine = self._engine_of(self._engines, run_id)
+        if engine is not self._versions.standing[0]:
+            engine = self._versions.moved(run_id, engine)
+        return engine.route_from_thread(step, self._portal.run, messages)
 
     def explain(self, step: Step, target: str) -> Explanation:
         """Return why `target` (a bundle id or `server.tool`) is or is not shown at the step. Decides and writes

@@ -247,7 +247,7 @@ class PostgresRunLog:
 
     # --- what stands beside the records -----------------------------------------------------------------------------
 
-    def put_catalog(self, revision: str, text: str) -> None:
+    def put_catalog(self, revision: str, text: str, *, wait_s: float = 5.0) -> None:
         """Store the text of a catalog revision with the run, before a decision names it."""
         if revision in self._catalogs:
             return

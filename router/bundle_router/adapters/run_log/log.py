@@ -295,11 +295,11 @@ class DiskRunLog:
                 self._put_header(folder, self._header_now(folder).with_healed(healed))
         return news
 
-    def put_catalog(self, revision: str, text: str) -> None:
+    def put_catalog(self, revision: str, text: str, *, wait_s: float = WAIT_S) -> None:
         """Store the text of a catalog revision with the run, and name it in `run.json`, unless it is stored already."""
         if revision in self._catalogs:
             return
-        until_s = time.monotonic() + WAIT_S
+        until_s = time.monotonic() + wait_s
         if not self._writing:
             self.begin_writing(until_s)
         with self._folder.locked(until_s) as folder:
