@@ -166,7 +166,30 @@ def test_pinned_tools_are_found_as_well_as_if_their_servers_were_trusted(build: 
     assert shares[1] >= shares[0] - 0.03
 
 
-def test_pinned_tools_need_no_quota_and_stand_before_what_nobody_has_read(build: Any) -> None:
+def test_a_pinned_flood_leaves_places_to_tools_of_others_that_match_half_as_well(build: Any) -> None:
+    places, quota, alike = Weights().first_places, Weights().pinned_quota, Weights().alike
+    shares, recalls = [0, 0], [0.0, 0.0]
+    for query, labels in GOLDEN:
+        bad = tuple(replace(tool, standing="pinned") for tool in flood(query, labels))
+        named = (*BUNDLES, BundleText("evil", "", (), tuple(tool.id for tool in bad)))
+        search: Search = build(named, (*HONEST, *bad))
+        everyone = frozenset(tool.id for tool in (*HONEST, *bad))
+        without_quota = replace(search, weights=replace(search.weights, pinned_quota=len(bad)))
+        rows = [one.rank_tools(Request(query), everyone) for one in (without_quota, search)]
+        assert {row.id for row in rows[0]} == {row.id for row in rows[1]}  # nothing is lost, only later
+        for at, ranked in enumerate(rows):
+            first = {row.id for row in ranked[:places]}
+            shares[at] += sum(id_.startswith("evil.") for id_ in first)
+            recalls[at] += len(labels.keys() & first) / len(labels)
+        of_evil = [row for row in rows[0] if row.id.startswith("evil.")]
+        others = [row for row in rows[0] if not row.id.startswith("evil.")]
+        alikes = sum(row.score >= alike * of_evil[quota].score for row in others[: places - quota])
+        assert sum(row.id.startswith("evil.") for row in rows[1][:places]) <= places - alikes
+    assert (shares[0], recalls[0]) == (places * len(GOLDEN), 0.0)  # the flood takes every place
+    assert recalls[1] / len(GOLDEN) >= 0.4
+
+
+def test_pinned_tools_alone_take_every_place_and_stand_before_what_nobody_has_read(build: Any) -> None:
     read = tuple(ToolText(f"partner.{n}", "partner", "read_file", "read a file", standing="pinned") for n in range(9))
     others = tuple(ToolText(f"evil.{n}", "evil", "read_file", "read a file", standing="unread") for n in range(9))
     named = (*BUNDLES, BundleText("partner", "", (), tuple(tool.id for tool in read)))

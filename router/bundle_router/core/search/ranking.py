@@ -12,14 +12,15 @@ Rules:
 5. If the request has a vector, similarity of meaning is blended in (see `meaning`) before history and memory. It counts
    less the more the words match, and the less coherent the request is: one vector of several wishes points at none.
 6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a little more.
-7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Unread tools come after all
-   others, at most `unread_quota` of each server.
+7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Of the first places such a
+   server's pinned tools get `pinned_quota`. Unread tools come after all others, at most `unread_quota` of each server.
 8. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
@@ -141,9 +142,26 @@ class Search:
         own = best_is_one({tool: score for tool, score in found.tools.items() if tool in read})
         for tool, learned in (memories.tools.scores(features, votes) if memories.tools is not None else {}).items():
             own[tool] = max(own.get(tool, 0.0), min(1.0, learned))
-        ranked = order(with_memory(scores, memories.tools, features, read, votes), k)
-        first = (replace(row, own=own.get(row.id, 0.0)) for row in ranked)
+        ranked = order(with_memory(scores, memories.tools, features, read, votes), max(k, self.weights.depth))
+        first = (replace(row, own=own.get(row.id, 0.0)) for row in self._share_places(ranked))
         return (*first, *self._unread_ids(request, permitted & self.corpus.unread))[:k]
+
+    def _share_places(self, ranked: Sequence[ScoredId]) -> Sequence[ScoredId]:
+        """Give a server that is not trusted at most `pinned_quota` of the first places while tools of others match
+        `alike` as well: its many tools, or a text made of what people ask, must not push all others out."""
+        pinned, servers, w = self.corpus.pinned, self.corpus.servers, self.weights
+        first, beyond, counts = list[ScoredId](), list[ScoredId](), Counter[str]()
+        if pinned.isdisjoint(row.id for row in ranked):
+            return ranked
+        for row in ranked:
+            counts[servers[row.id]] += row.id in pinned
+            if counts[servers[row.id]] > w.pinned_quota:
+                beyond.append(row)
+            elif not beyond or row.score >= w.alike * beyond[0].score:
+                first.append(row)
+            if len(first) == w.first_places:
+                break
+        return (*first, *(row for row in ranked if row not in first))
 
     def base_scores(self, request: Request, bundles: frozenset[str]) -> dict[str, float]:
         """Return the relative scores of bundles without a memory, on top of which one is learned."""
