@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
+
+from bundle_router.cli.importing import append_texts
+
+from tests.at_once import at_once
 
 
 def test_a_skill_is_looked_for_beside_the_config_and_a_link_out_of_there_does_not_count(shell: Any) -> None:
@@ -46,3 +52,17 @@ def test_init_leaves_runs_out_of_git_and_says_so_where_there_is_a_file_already(s
     assert mine.read_text("utf-8") == "*.pyc\n"
     mine.write_text("*.pyc\nruns/*\n", encoding="utf-8")
     assert "add the line" not in shell("init").stdout
+
+
+def test_what_several_append_to_the_config_at_once_is_all_there(tmp_path: Path) -> None:
+    for number in range(5):
+        (config := tmp_path / f"config-{number}").mkdir()
+        (config / "servers.toml").touch()
+
+        def append(which: int, config: Path = config) -> None:
+            text = f'[servers.server{which}]\ntransport = "stdio"\ncommand = "true"\n'
+            append_texts(str(config), {}, {config / "servers.toml": text}, write=True)
+
+        assert at_once(4, append) == [None] * 4
+        kept = tomllib.loads((config / "servers.toml").read_text(encoding="utf-8"))["servers"]
+        assert sorted(kept) == [f"server{which}" for which in range(4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -80,21 +81,23 @@ class _Checked:
 def _fix(config: str | None) -> list[str]:
     """Correct the project's files where there is one right answer; return a line for each correction."""
     from bundle_router.adapters.config_files import read_config
-    from bundle_router.adapters.text_files import replace_texts
+    from bundle_router.adapters.text_files import lock_folder, replace_texts
     from bundle_router.core.config.config_text import ConfigFile
     from bundle_router.core.config.fixes import fix_text
 
     texts: dict[Path, str] = {}
     done = []
-    for file in read_config(config):
-        for _ in range(9 if file.layer == "project" else 0):  # one correction brings another mistake to light
-            text, fixes = fix_text(file)
-            if not fixes:
-                break
-            file = ConfigFile(file.name, file.display_path, text)
-            texts[Path(file.display_path)] = text
-            done += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]
-    replace_texts(texts)
+    folder = Path(config or "config")
+    with lock_folder(folder) if folder.is_dir() else nullcontext():
+        for file in read_config(config):
+            for _ in range(9 if file.layer == "project" else 0):  # one correction brings another mistake to light
+                text, fixes = fix_text(file)
+                if not fixes:
+                    break
+                file = ConfigFile(file.name, file.display_path, text)
+                texts[Path(file.display_path)] = text
+                done += [f"{file.display_path}:{fix.line}: {fix.what}" for fix in fixes]
+        replace_texts(texts)
     return done
 
 

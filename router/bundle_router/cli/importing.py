@@ -24,7 +24,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.text_files import replace_texts
     from bundle_router.wiring.catalogs import read_catalog
 
     config = config_folder(arguments)
@@ -42,9 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     texts = {
         folder / name: text for name, text in (("servers.toml", made.servers), ("bundles.toml", made.bundles)) if text
     }
-    new_texts = append_texts(config, local, texts)
-    if arguments.write:
-        replace_texts(new_texts)
+    new_texts = append_texts(config, local, texts, write=arguments.write)
     if arguments.json:
         print_json({
             "servers": made.names, "variables": made.variables, "notes": made.notes,
@@ -70,9 +67,21 @@ def _text_of(path: Path) -> str:
         raise RequestError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the project's files with these texts appended; existing text is unchanged. Raises ConfigError if a result
-    can't be read back."""
+def append_texts(config: str | None, local: LocalServers, texts: Mapping[Path, str], *, write: bool) -> dict[Path, str]:
+    """Return the project's files with these texts appended; existing text is unchanged. With `write` they are replaced,
+    while nobody else edits the folder. Raises ConfigError if a result can't be read back, StorageError."""
+    from bundle_router.adapters.text_files import lock_folder, replace_texts
+
+    if not write:
+        return _appended(config, local, texts)
+    folder = Path(config or "config")
+    with lock_folder(folder if folder.is_dir() else Path()):
+        new_texts = _appended(config, local, texts)
+        replace_texts(new_texts)
+        return new_texts
+
+
+def _appended(config: str | None, local: LocalServers, texts: Mapping[Path, str]) -> dict[Path, str]:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
     from bundle_router.review.lint import check

@@ -85,15 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _first_bundle(row: Review, catalog: Catalog, local: LocalServers, arguments: argparse.Namespace) -> None:
     """Show a first bundle if no bundle holds the server's tools yet; with --write add it to bundles.toml."""
-    from bundle_router.adapters.text_files import replace_texts
-
     if row.admitted is None or any(row.server.name in bundle.servers for bundle in catalog.bundles.values()):
         return
     tools = [tool.card.tool for tool in row.admitted.tools if not arguments.tool or tool.card.tool in arguments.tool]
     text = bundle_text(row.server.name, tools) + "\n"
     path = Path(config_folder(arguments) or "config") / "bundles.toml"
     if arguments.write:
-        replace_texts(append_texts(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}))
+        append_texts(config_folder(arguments), local, {path: f"\n{text}" if path.exists() else text}, write=True)
     if arguments.json:
         return
     offer = f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you want:"
