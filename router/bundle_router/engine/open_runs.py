@@ -48,7 +48,7 @@ T = TypeVar("T")
 async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _: None) -> T:
     """Do work in a thread; in this one where it has no event loop. A thread can't be cancelled: if the waiting task is,
     `undo` receives the result."""
-    if asyncio._get_running_loop() is None:
+    if "asyncio.events" not in sys.modules or asyncio._get_running_loop() is None:
         return work()
     lock = threading.Lock()
     done: list[T] = []
