@@ -110,6 +110,20 @@ def blocking(before: Callable[[str], None]) -> FakeRouter:
     return router
 
 
+def sticking() -> tuple[FakeRouter, asyncio.Event, threading.Event, threading.Event]:
+    """A router over a store in which the next append stays once `stuck` is set: it sets `entered`, and waits for
+    `go_on`."""
+    loop, entered, go_on, stuck = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), threading.Event()
+
+    def before(operation: str) -> None:
+        if operation == "append" and stuck.is_set():
+            stuck.clear()
+            loop.call_soon_threadsafe(entered.set)
+            assert go_on.wait(WAIT_S)
+
+    return blocking(before), entered, go_on, stuck
+
+
 def test_a_store_that_blocks_is_used_by_threads_alone() -> None:
     used, on_loop = set[str](), set[str]()
 
@@ -139,18 +153,9 @@ def test_a_store_that_blocks_is_used_by_threads_alone() -> None:
 
 def test_an_event_loop_takes_no_lock_that_a_thread_has_while_the_store_blocks() -> None:
     """A call's start stays in the store. Meanwhile another call of its run ends, a third begins, and the run closes."""
-    entered, go_on, stuck = asyncio.Event(), threading.Event(), threading.Event()
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-
-        def before(operation: str) -> None:
-            if operation == "append" and stuck.is_set():
-                stuck.clear()
-                loop.call_soon_threadsafe(entered.set)
-                assert go_on.wait(WAIT_S)
-
-        router = blocking(before)
+        router, entered, go_on, stuck = sticking()
         await router.route(step())
         stuck.set()
         first = asyncio.create_task(router.call("r-1", "s.look", {}))
@@ -170,18 +175,8 @@ def test_an_event_loop_takes_no_lock_that_a_thread_has_while_the_store_blocks() 
 
 
 def test_a_call_that_is_cancelled_while_a_thread_writes_its_start_has_an_end() -> None:
-    entered, go_on, stuck = asyncio.Event(), threading.Event(), threading.Event()
-
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-
-        def before(operation: str) -> None:
-            if operation == "append" and stuck.is_set():
-                stuck.clear()
-                loop.call_soon_threadsafe(entered.set)
-                assert go_on.wait(WAIT_S)
-
-        router = blocking(before)
+        router, entered, go_on, stuck = sticking()
         await router.route(step())
         stuck.set()
         call = asyncio.create_task(router.call("r-1", "s.look", {}))
