@@ -55,6 +55,12 @@ def test_text_that_only_talks_about_secrets_is_left_alone(redactor: SecretRedact
     assert redactor.redact(text) is text
 
 
+@pytest.mark.parametrize("name", ["artifact:sha256:", "sha256:", "sha512:", "a.feature.organisationsettings", "md5:"])
+def test_names_and_digests_that_records_are_full_of_are_passed_over_at_once(name: str) -> None:
+    """A text that is looked at more closely costs its record some twenty passes."""
+    assert SecretRedactor({}).are_clean([name + "a588681e2dbb8585013878b900cb9121b1e1e061dbd8e950242049065a7ad2d2"])
+
+
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"{tool['server']}.{tool['tool']}")
 def test_definitions_of_real_tools_are_left_alone(redactor: SecretRedactor, tool: dict[str, Any]) -> None:
     text = json.dumps(tool)

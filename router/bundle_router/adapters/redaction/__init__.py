@@ -71,8 +71,13 @@ class SecretRedactor:
 
     def redact(self, text: str) -> str:
         """Return the text without its secrets; the same object if it has none."""
+        is_short, clean = len(text) <= MAX_CLEAN_CHARACTERS, self._clean  # read before the rules, as below
+        if is_short and text in clean:
+            return text
         data = text.encode("utf-8", "surrogatepass")
         if not _is_suspicious(self._rules, data):
+            if is_short and len(clean) < MAX_CLEAN:
+                clean[text] = None
             return text
         redacted = self._redact_until_clean(data)
         return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
