@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
 from bundle_router.core.decide.budgets import Totals
@@ -63,8 +64,9 @@ if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest
 
 ON_LOOP: Final = OnLoop()
-TOGETHER: Final = 16
-"""Holds on a run (a call under way has two) above which a new call waits some turns of the loop before it begins."""
+TOGETHER: Final = 4
+"""Calls that begin in one turn of an event loop. What else it has to do has its turn before the next ones begin."""
+_TURNS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
 
 class Engine:
@@ -271,8 +273,10 @@ class Engine:
             check_key(self.ports.redactor, key)
         run = await self._hold_run(run_id)
         try:
-            for _ in range(run.leases // TOGETHER):
-                await asyncio.sleep(0)
+            if (turns := _TURNS.get(loop := asyncio.get_running_loop())) is None:
+                turns = _TURNS[loop] = asyncio.Semaphore(TOGETHER)
+            await turns.acquire()
+            loop.call_soon(turns.release)
             name, read = recordable_name(name), await self._read(arguments)
             request = CallRequest(name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields)
             if name in NAMES:
