@@ -17,13 +17,14 @@
     └── ToolFailure            a tool failed (agents see it as an error result)
 
 `message` says what is wrong and where. `advice` says what a person can do; it is separate, so that a log line stays
-one line. `exit_code` is the command line's exit status (see README, "Exit codes").
+one line. Both are bounded (`longest`). `exit_code` is the command line's exit status (see README, "Exit codes").
 """
 
 from __future__ import annotations
 
 import errno
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,14 +32,24 @@ from functools import wraps
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 Called = TypeVar("Called", bound=Callable[..., Any])
+MAX_MESSAGE: Final = 2_000
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return a text, or if it is longer than `limit` characters its beginning and end."""
+    half = limit // 2 - 20
+    return text if len(text) <= limit else f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
 class RouterError(Exception):
     """Base of every error that this package raises on purpose."""
 
     exit_code: ClassVar[int] = 4
+    longest: ClassVar[int] = MAX_MESSAGE
+    """Maximum characters of the message and of the advice, which may quote what a caller gave."""
 
     def __init__(self, message: str, *, advice: str = "") -> None:
+        message, advice = shorten(message, self.longest), shorten(advice, self.longest)
         super().__init__(message)
         self.message = message
         self.advice = advice
@@ -79,6 +90,7 @@ class ConfigError(RouterError):
     """The config can't be used. `problems` holds all of them, in file order."""
 
     exit_code = 2
+    longest = sys.maxsize
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -251,6 +263,8 @@ def refuse_windows(platform: str) -> None:
 
 class ToolFailure(RouterError):
     """A tool failed. `code` is a short machine-readable word, e.g. `not_found`."""
+
+    longest = sys.maxsize  # it is the tool's answer, and shaped as one
 
     def __init__(self, message: str, *, code: str = "failed", advice: str = "") -> None:
         super().__init__(message, advice=advice)

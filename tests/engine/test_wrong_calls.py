@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router import Router, Step, load_catalog
-from bundle_router.errors import ConfigError, RequestError, WrongCall
+from bundle_router import Router, Step, StepPolicy, load_catalog
+from bundle_router.errors import MAX_MESSAGE, ConfigError, RequestError, WrongCall
 from bundle_router.ext import step_tools
 from bundle_router.serving import serve, serve_mcp
 from bundle_router.testing import fake_router
@@ -43,6 +43,12 @@ WRONG_OPENINGS: dict[str, dict[str, Any]] = {
     "local server 't': examples can't be 'one', of type str": declared(examples="one"),
     "local server 't': bundle can't be 3, of type int": declared(bundle=3),
     "local server 't': its tools are an empty list": {"local": {"t": []}},
+    "config can't be 'a.x00b': embedded null byte": {"config": "a\0b"},
+    "config can't be 'aa.* .5,000 characters. .*aa': File name too long": {"config": "a" * 5_000},
+    "runs can't be 'a.x00b': embedded null byte": {"runs": "a\0b"},
+    "workspace can't be '.ud800': 'utf-8' codec can't encode": {"workspace": "\ud800"},
+    "workspace can't be 'aa.* .5,000 characters. .*aa': File name too long": {"workspace": "a" * 5_000},
+    "the store's URL can't be read: Invalid IPv6 URL": {"store": "postgresql://["},
     "local server 'u': local server 't' declares a bundle 't' as well": {
         "local": {"t": LocalServer([get_ticket], "Read."), "u": LocalServer([get_ticket], "Read.", bundle="t")}
     },
@@ -64,7 +70,7 @@ def test_a_router_says_what_is_wrong_with_how_it_is_opened(
     sentence: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match=sentence):
-        Router.open(None, runs=tmp_path / "runs", workspace=tmp_path, **options)
+        Router.open(**{"config": None, "runs": tmp_path / "runs", "workspace": tmp_path, **options})
 
 
 @pytest.mark.parametrize(("sentence", "values"), WRONG_DECLARATIONS.items())
@@ -111,6 +117,50 @@ def test_a_router_says_what_is_wrong_with_a_call(sentence: str, call: Callable[[
         pytest.raises(RequestError, match=sentence),
     ):
         call(router)
+
+
+LONG = "x" * 2_000_000
+LONG_VALUES: dict[str, Callable[[Router], object]] = {
+    "Step, run": lambda _router: Step(run_id=LONG, workflow="w", role="r", step="s"),
+    "Step, parent": lambda _router: Step(run_id="r", workflow="w", role="r", step="s", parent_run_id=LONG),
+    "Step, label": lambda _router: Step(run_id="r", workflow="w", role="r", step="s", labels={LONG: 3}),  # type: ignore[dict-item]  # the case
+    "Step, unknown": lambda _router: Step(**{LONG: "r"}),  # type: ignore[arg-type]  # as above
+    "policy": lambda _router: StepPolicy(allow=[f"{LONG}:"]),
+    "policy, many": lambda _router: StepPolicy(deny=[f"no:{'x' * 100}"] * 1_000),
+    "tools, run": lambda router: router.tools_sync(LONG),
+    "tools, format": lambda router: router.tools_sync("r-1", format=LONG),
+    "tools, decision": lambda router: router.tools_sync("r-1", decision=LONG),
+    "tools, unknown": lambda router: router.tools_sync("r-1", **{LONG: 3}),  # type: ignore[arg-type]  # as above
+    "call, run": lambda router: router.call_sync(LONG, "repo.read_file"),
+    "call, decision": lambda router: router.call_sync("r-1", "repo.read_file", decision=LONG),
+    "call, key": lambda router: router.call_sync("r-1", "repo.read_file", key=LONG),
+    "missed": lambda router: router.missed_sync(LONG, "x"),
+    "artifact": lambda router: router.artifact("r-1", LONG),
+    "media": lambda router: router.media_sync(LONG, "artifact:x"),
+    "close_run": lambda router: router.close_run_sync(LONG),
+    "open, development": lambda _router: Router.open(None, development=LONG),  # type: ignore[arg-type]  # as above
+    "open, local": lambda _router: Router.open(None, local={LONG: []}),
+}
+
+
+@pytest.mark.parametrize("call", LONG_VALUES.values(), ids=LONG_VALUES)
+def test_an_error_repeats_no_text_of_any_length(call: Callable[[Router], object]) -> None:
+    with fake_router(load_catalog(None)) as router:
+        router.route_sync(STEP)
+        with pytest.raises(RequestError) as refused:
+            call(router)
+    assert len(str(refused.value)) <= MAX_MESSAGE
+    assert len(refused.value.advice) <= MAX_MESSAGE
+
+
+@pytest.mark.parametrize("name", [LONG, f"repo.{LONG}", f"mcp__repo__{LONG}", "search_tools", "list_tools"])
+def test_a_refused_call_repeats_no_text_of_any_length(name: str) -> None:
+    with fake_router(load_catalog(None)) as router:
+        router.route_sync(STEP)
+        result = router.call_sync("r-1", name, {"query": LONG[:500_000]})
+        assert result.outcome in ("denied", "invalid_arguments")
+        assert len(result.text) < 1_000
+        assert len(str(router.fakes.records("r-1")[-1]["tool"])) < 1_000
 
 
 # --- arguments that a function does not take, or lacks ---------------------------------------------------------------

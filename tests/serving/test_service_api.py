@@ -144,6 +144,10 @@ def test_what_cant_be_done_is_a_problem_with_a_code_and_advice(site: Any) -> Non
             assert [row["pointer"] for row in wrong["errors"]] == ["/step", "/key"]
             assert all(f"{row['pointer']}: {row['detail']}" in wrong["detail"] for row in wrong["errors"])
             assert "secret" not in json.dumps(wrong)
+            long = "x" * 20_000
+            wrong = (await http.post("/v1/route", json={**STEP, "run_id": long, long: 3, "labels": {long: 3}})).json()
+            assert len(wrong["errors"]) == 3
+            assert len(json.dumps(wrong)) < 5_000
 
     site.serve_all(work)
 

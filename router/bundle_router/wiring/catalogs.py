@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bundle_router.core.catalog import Card, Catalog, Server
 from bundle_router.core.models import LocalServer, LocalTool
-from bundle_router.errors import RequestError, expect, explain_wrong_calls
+from bundle_router.errors import RequestError, expect, explain_wrong_calls, shorten
 
 if TYPE_CHECKING:
     from bundle_router.adapters.pin_file import PinFiles
@@ -104,6 +105,17 @@ def shipped_argument_problems(server: str, tool: str, arguments: Mapping[str, An
     return [problem for made in known if made.name == tool for problem in argument_problems(made, arguments)]
 
 
+def expect_path(what: str, value: Any, example: str, *other: type) -> None:
+    """Raise RequestError, with a sentence, if a parameter can't be a path, nor is of `other` types."""
+    expect(what, value, (str, os.PathLike, *other), example)
+    try:
+        os.stat(value or ".")  # noqa: PTH116 - takes all that can be a path
+    except (OSError, ValueError) as wrong:  # ValueError: a NUL, a lone surrogate
+        if not isinstance(wrong, OSError) or wrong.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            why = getattr(wrong, "strerror", wrong)
+            raise RequestError(f"{what} can't be {shorten(str(value), 100)!r}: {why}", advice=example) from None
+
+
 @explain_wrong_calls
 def load_catalog(config: str | Path | None = "config", *, local: LocalServers | None = None) -> Catalog:
     """Read and check a config folder over the shipped one (None: the shipped one alone). Raises ConfigError."""
@@ -114,7 +126,7 @@ def load_remembering(
     config: str | Path | None, *, local: LocalServers | None = None
 ) -> tuple[Catalog, Memories | None]:
     """Do as `load_catalog` does, and return the memories in force too."""
-    expect("config", config, (str, os.PathLike, type(None)), 'load_catalog("config")')
+    expect_path("config", config, 'load_catalog("config")', type(None))
     return with_learned(config, read_catalog(config, local)[0])
 
 

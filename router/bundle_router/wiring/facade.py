@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from bundle_router.engine.surface import surface_form
 from bundle_router.engine.versions import EngineVersions
 from bundle_router.errors import RequestError, UnknownRun, WrongContext, expect, explain_wrong_calls
 from bundle_router.ports import Selector
-from bundle_router.wiring.catalogs import LocalServers
+from bundle_router.wiring.catalogs import LocalServers, expect_path
 from bundle_router.wiring.endpoint_access import EndpointAccess
 from bundle_router.wiring.opening import Opening, open_engines
 from bundle_router.wiring.toolservers import Development
@@ -88,7 +87,7 @@ class Router:
         Otherwise a server is used only as far as its pins go (`bundles/pins` beside the config, written by
         `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
         """
-        expect("workspace", workspace, (str, os.PathLike, type(None)), 'Router.open(..., workspace=".")')
+        expect_path("workspace", workspace, 'Router.open(..., workspace=".")', type(None))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
         opening = Opening(config, runs, store, root, development, local, selector)
         opened_at = opening.stamp()

@@ -17,6 +17,7 @@ from bundle_router.errors import RequestError, expect
 from bundle_router.ports import Selector
 from bundle_router.wiring.catalogs import (
     LocalServers,
+    expect_path,
     local_cards,
     open_pins,
     project_folder,
@@ -97,15 +98,17 @@ class Opening:
         return stamp_of(self.config) if self.config is not None else ()
 
     def __post_init__(self) -> None:
-        expect("config", self.config, (str, os.PathLike, type(None)), 'Router.open("config"), or None: the shipped one')
-        expect("runs", self.runs, (str, os.PathLike), 'Router.open(..., runs="runs")')
+        expect_path("config", self.config, 'Router.open("config"), or None: the shipped one', type(None))
+        expect_path("runs", self.runs, 'Router.open(..., runs="runs")')
         expect("store", self.store, (str, type(None)), 'Router.open(..., store="postgresql://…")')
         if self.selector is not None and not hasattr(self.selector, "select"):
             raise RequestError(
                 f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
             )
         if self.development not in (False, True, "unpinned"):
-            raise RequestError(f"development can't be {self.development!r}", advice="use True, False or 'unpinned'")
+            raise RequestError(
+                f"development can't be {self.development!r:.100}", advice="use True, False or 'unpinned'"
+            )
         if not self.workspace.is_dir():
             raise RequestError(f"the workspace {str(self.workspace)!r} is not a folder", advice="name one that exists")
         if self.workspace.is_relative_to(Path(self.runs).resolve()):

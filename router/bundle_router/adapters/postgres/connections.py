@@ -48,7 +48,10 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 def without_objects(url: str) -> tuple[str, str]:
     """Split a URL into the part for libpq and the object store's URL, from its parameter `objects` ("" if absent)."""
-    parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    try:
+        parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
+    except ValueError as wrong:
+        raise RequestError(f"the store's URL can't be read: {wrong}", advice="write postgresql://…") from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise RequestError(f"{parts.scheme or url[:20]!r} is not a store", advice="give a folder, or postgresql://…")
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -94,8 +97,8 @@ class Pool:
     def _describe_url(url: str) -> str:
         """Return the URL without user, password and parameters, for messages."""
         parts = urlsplit(url)
-        host = dict(parse_qsl(parts.query)).get("host", "")
-        return f"postgresql://{parts.hostname or host}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        host = parts.netloc.rpartition("@")[2] or dict(parse_qsl(parts.query)).get("host", "")
+        return f"postgresql://{host}{parts.path}"
 
     @staticmethod
     def _with_timeout(url: str, wait_s: float) -> str:

@@ -10,7 +10,7 @@ from pydantic_core import PydanticKnownError
 
 from bundle_router.core.models.words import RUN_ID, DriftCode, Trust
 from bundle_router.dataclass import dataclass, field
-from bundle_router.errors import InvalidStep
+from bundle_router.errors import InvalidStep, shorten
 
 if TYPE_CHECKING:
     Words = Sequence[str]
@@ -34,8 +34,6 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, hide_input_in_errors=True, defer_build=True)
 
-
-"""Takes any sequence, and keeps a tuple."""
 
 MAX_GOAL: Final = 32_768
 """Characters of a goal or of one constraint. A longer text is refused: it is a document, not an intent."""
@@ -93,9 +91,8 @@ class StepPolicy(StepInput):
         for pattern in value or ():
             kind, colon, rest = pattern.partition(":")
             if not pattern.strip() or (colon and (kind not in ("bundle", "tool") or not rest)):
-                raise ValueError(
-                    f"{pattern!r} is not a pattern: write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
-                )
+                forms = "'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+                raise ValueError(f"{shorten(pattern, 200)!r} is not a pattern: write {forms}")
         return value
 
 
@@ -155,7 +152,7 @@ class Step(StepInput):
     @classmethod
     def _run_id(cls, value: str | None) -> str | None:
         if value is not None and not RUN_ID.fullmatch(value):
-            raise ValueError(f"{value!r} is not a run id: it must match {RUN_ID.pattern}")
+            raise ValueError(f"{shorten(value, 200)!r} is not a run id: it must match {RUN_ID.pattern}")
         return value
 
     @field_validator("constraints")

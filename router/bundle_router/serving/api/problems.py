@@ -16,6 +16,7 @@ from bundle_router.errors import (
     StorageError,
     UnknownArtifact,
     UnknownRun,
+    shorten,
 )
 from bundle_router.serving.refusals import Refusal
 
@@ -66,12 +67,13 @@ _KINDS: Final[tuple[tuple[type[RouterError], int, str], ...]] = (
 
 
 def invalid(error: ValidationError) -> Refusal:
-    """Return the refusal for an invalid body or query. It does not repeat the input."""
+    """Return the refusal for an invalid body or query. Of the input it repeats only keys and ids, shortened."""
     rows = error.errors(include_url=False, include_context=False, include_input=False)
     if rows[0]["type"] == "json_invalid":
         return Refusal(400, "malformed", "The body is not JSON.", advice="send one JSON object in UTF-8")
     errors = tuple(
-        ("/" + "/".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")) for row in rows[:MAX_ERRORS]
+        (shorten("/" + "/".join(map(str, row["loc"])), 300), row["msg"].removeprefix("Value error, "))
+        for row in rows[:MAX_ERRORS]
     )
     sentence = "; ".join(f"{where}: {what}" for where, what in errors)
     return Refusal(422, "invalid", f"{sentence}.", advice="see /openapi.json for what may be sent", errors=errors)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from bundle_router.errors import ToolFailure
+from bundle_router.errors import ToolFailure, shorten
 from bundle_router.tools.repo.beneath import HiddenFolder
 
 
@@ -25,7 +25,7 @@ def outside_failure(path: str) -> ToolFailure:
 
 def hidden_failure(path: str) -> ToolFailure:
     what = "is the router's own (its records, or a file of `serve` such as its tokens)"
-    return ToolFailure(f"{_short_path(path)!r} {what}: no tool reads or changes it", code="hidden")
+    return ToolFailure(f"{shorten(path, 200)!r} {what}: no tool reads or changes it", code="hidden")
 
 
 _WORDS: Final = {
@@ -54,11 +54,7 @@ def translate_errors(path: str) -> Iterator[None]:
         code, message, advice = _WORDS.get(
             error.errno or 0, ("io_error", "{path!r} can't be read: " + str(error.strerror), "")
         )
-        raise ToolFailure(message.format(path=_short_path(path)), code=code, advice=advice) from error
-
-
-def _short_path(path: str) -> str:
-    return path if len(path) <= 200 else path[:200] + "…"
+        raise ToolFailure(message.format(path=shorten(path, 200)), code=code, advice=advice) from error
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
