@@ -17,7 +17,7 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
 from bundle_router.core.models.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.core.records.chain import genesis, seal
-from bundle_router.core.records.read_model import RunQuery
+from bundle_router.core.records.read_model import NOBODY, RunQuery
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
 from bundle_router.serving.pages.application import POLICY, PageRoutes, pages
@@ -414,6 +414,27 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
         for link in links:
             path, _, query = link.partition("?")
             assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
+
+
+def test_a_principal_who_is_called_as_nobody_is_counts_as_somebody(tmp_path: Path) -> None:
+    team = sample_team(days=1)
+    named = {NOBODY: "", f"\\{NOBODY}": NOBODY, f"\\\\{NOBODY}": f"\\{NOBODY}"}
+    for at, principal in enumerate([*named.values(), NOBODY]):
+        team.step(f"n-{at}", "feature", "planner", "plan", "a step", principal=principal)
+        team.call(f"n-{at}", "workspace.exec", "true")
+    before = {name: 2 if principal == NOBODY else 1 for name, principal in named.items()}
+    write(team.runs, tmp_path / "runs")
+    with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
+        client = TestClient(pages(reader), base_url=BASE)
+        tables = client.get("/index.json").json()["tables"]
+        for table in ("principals", "calls by principal", "denials by principal"):
+            assert {row["name"]: row["count"] for row in tables[table] if NOBODY in row["name"]} == before, table
+        facet = {row["value"]: row["runs"] for row in client.get("/runs.json").json()["facets"]["principal"]}
+        assert {name: facet.get(name, 0) for name in before} == {**before, NOBODY: 0}
+        for page in ("runs", "steps", "calls"):
+            for name, runs in before.items():
+                found = client.get(f"/{page}.json", params={"principal": name}).json()
+                assert found["total"] == runs, (page, name)
 
 
 def test_marks_of_a_run_lead_to_the_calls_and_steps_they_count(client: TestClient) -> None:

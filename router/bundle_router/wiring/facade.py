@@ -382,24 +382,18 @@ class Router:
         for which there is no run.
         """
         self._on_loop.newest.mark_closed(run_id)  # where later calls of the run go
-        try:
+        with suppress(*[UnknownRun] if missing_ok else []):
             return await self._engine_of(self._on_loop, run_id).end_run(run_id)
-        except UnknownRun:
-            if missing_ok:
-                return RunEnd(ended=False)
-            raise
+        return RunEnd(ended=False)
 
     def close_run_sync(self, run_id: str, *, missing_ok: bool = False) -> RunEnd:
         """Do as `close_run` does, for engines without an event loop."""
         refuse_running_loop("close_run_sync()", "await router.close_run(...)")
         self._engines.newest.mark_closed(run_id)
         engine = self._engine_of(self._engines, run_id)
-        try:
+        with suppress(*[UnknownRun] if missing_ok else []):
             return self._portal.run(engine.end_run(run_id)) if engine.mark_closed(run_id) else engine.runs.close(run_id)
-        except UnknownRun:
-            if missing_ok:
-                return RunEnd(ended=False)
-            raise
+        return RunEnd(ended=False)
 
     async def close(self) -> None:
         """End every run and release everything. The router can't be used afterwards."""

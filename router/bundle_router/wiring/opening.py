@@ -106,9 +106,7 @@ class Opening:
                 f"selector={self.selector!r:.100} has no method `select`", advice="leave it out for search"
             )
         if self.development not in (False, True, "unpinned"):
-            raise RequestError(
-                f"development can't be {self.development!r:.100}", advice="use True, False or 'unpinned'"
-            )
+            raise RequestError(f"development can't be {self.development!r}", advice="use True, False or 'unpinned'")
         if not self.workspace.is_dir():
             raise RequestError(f"the workspace {str(self.workspace)!r} is not a folder", advice="name one that exists")
         if self.workspace.is_relative_to(Path(self.runs).resolve()):

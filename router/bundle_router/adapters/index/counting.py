@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.adapters.index.database import PREFIX, tables
 from bundle_router.core.models.words import GAP_CODES
+from bundle_router.core.records.read_model import NOBODY
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -17,6 +18,11 @@ _MEDIA: Final = "(mime_type like 'image/%' or mime_type like 'audio/%' or mime_t
 
 def _sum(condition: str) -> str:
     return f"coalesce(sum(case when {condition} then 1 else 0 end), 0)"
+
+
+def named(principal: str) -> str:
+    """Return the SQL of a principal as tables and facets name it: never `NOBODY`, which somebody may be called."""
+    return f"case when ltrim({principal}, '\\') = '{NOBODY}' then '\\' || {principal} else {principal} end"
 
 
 _COUNTS: Final = (
@@ -63,7 +69,7 @@ _COUNTS: Final = (
 )
 
 _OF_DECISIONS: Final = {
-    "workflow": "workflow", "role": "role", "step": "step", "principal": "principal", "source": "source",
+    "workflow": "workflow", "role": "role", "step": "step", "principal": named("principal"), "source": "source",
     "reason": "degraded_code", "model": "model",
 }  # fmt: skip
 _OF_CALLS: Final = {"tool": "rtrim(server || '.' || tool, '.')", "outcome": "outcome", "code": "code"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bundle_router.adapters.index.counting import FAILED
+from bundle_router.adapters.index.counting import FAILED, named
 from bundle_router.adapters.index.database import PREFIX
 from bundle_router.core.records.read_model import NOBODY, RecordQuery, Stats, Tally
 
@@ -18,6 +18,7 @@ DAYS: Final = 60
 
 _NAME: Final = "rtrim(c.server || '.' || c.tool, '.')"
 """The tool's canonical name; without the dot if it has no server."""
+_PRINCIPAL: Final = f"coalesce(nullif({named('r.principal')}, ''), '{NOBODY}')"
 _CALLS: Final = "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
 _DECISIONS: Final = "from {p}decisions d join {p}runs r on r.run_id = d.run_id where {where}"
 _TABLES: Final[Mapping[str, str]] = {
@@ -33,7 +34,7 @@ _TABLES: Final[Mapping[str, str]] = {
     + " and c.bundle <> '' group by c.bundle",
     "calls by tool": "select " + _NAME + " as name, count(*) as n, sum(c.elapsed_ms) as amount " + _CALLS
     + " group by c.server, c.tool",
-    "calls by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n, "
+    "calls by principal": "select " + _PRINCIPAL + " as name, count(*) as n, "
     "sum(c.elapsed_ms) as amount " + _CALLS + " group by r.principal",
     "calls by code": "select c.code as name, count(*) as n " + _CALLS + " and c.code <> '' group by c.code",
     "denials by bundle": "select c.bundle as name, count(*) as n " + _CALLS
@@ -41,7 +42,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "denials by code": "select c.code as name, count(*) as n " + _CALLS + " and c.outcome = 'denied' group by c.code",
     "denials by tool": "select " + _NAME + " as name, count(*) as n, 0 as amount, max(c.code) as detail "
     + _CALLS + " and c.outcome = 'denied' group by c.server, c.tool, c.code",
-    "denials by principal": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n "
+    "denials by principal": "select " + _PRINCIPAL + " as name, count(*) as n "
     + _CALLS + " and c.outcome = 'denied' group by r.principal",
     "failures by outcome": "select c.outcome as name, count(*) as n " + _CALLS + " and c.outcome in " + FAILED
     + " group by c.outcome",
@@ -55,7 +56,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "having sum(b.calls) = 0",
     "asked for and missing": "select f.value as name, sum(f.count) as n, count(*) as amount from {p}facets f "
     "join {p}runs r on r.run_id = f.run_id where {where} and f.facet = 'missing' group by f.value",
-    "principals": f"select coalesce(nullif(r.principal, ''), '{NOBODY}') as name, count(*) as n, "
+    "principals": "select " + _PRINCIPAL + " as name, count(*) as n, "
     "sum(r.denied) as amount from {p}runs r where {where} group by r.principal",
     "searched at every step": "select r.run_id as name, r.searches as n, r.decisions as amount from {p}runs r "
     "where {where} and r.decisions > 0 and r.searches >= r.decisions",
@@ -120,7 +121,8 @@ def stats(ask: Ask, where: str) -> Stats:
 # --- lists of steps and of calls -------------------------------------------------------------------------------------
 
 _STEP_FILTERS: Final[Mapping[str, str]] = {
-    "workflow": "d.workflow = {v}", "role": "d.role = {v}", "step": "d.step = {v}", "principal": "d.principal = {v}",
+    "workflow": "d.workflow = {v}", "role": "d.role = {v}", "step": "d.step = {v}",
+    "principal": _PRINCIPAL.replace("r.", "d.") + " = {v}",
     "source": "d.source = {v}", "route": "d.route = {v}",
     "bundle": "exists (select 1 from {p}bundles b where b.run_id = d.run_id and b.seq = d.seq and b.shown "
     "and b.bundle = {v})",
@@ -128,7 +130,7 @@ _STEP_FILTERS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 _CALL_FILTERS: Final[Mapping[str, str]] = {
     "tool": _NAME + " = {v}", "bundle": "c.bundle = {v}", "outcome": "c.outcome = {v}", "code": "c.code = {v}",
-    "failed": "c.outcome in " + FAILED + " and {v} <> ''", "principal": "r.principal = {v}",
+    "failed": "c.outcome in " + FAILED + " and {v} <> ''", "principal": _PRINCIPAL + " = {v}",
     "workflow": "r.workflow = {v}", "role": "d.role = {v}",
 }  # fmt: skip
 _SORTS: Final = {
@@ -157,7 +159,7 @@ def record_rows(ask: Ask, where: str, query: RecordQuery) -> tuple[list[dict[str
     parts, bound = [where], {}
     for at, (name, value) in enumerate(query.equal):
         parts.append(filters[name].replace("{v}", f":e{at}").replace("{p}", PREFIX))
-        bound[f"e{at}"] = "" if value == NOBODY else value
+        bound[f"e{at}"] = value
     source = _FROM[query.of].replace("{p}", PREFIX) + " where " + " and ".join(parts)
     order = _SORTS[query.of].get(query.sort, _SORTS[query.of]["started"])
     tie = "d.run_id, d.seq" if query.of == "steps" else "c.run_id, c.seq"
