@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step, StepPolicy
+from bundle_router.adapters.archive import Archive
 from bundle_router.core.records.replayed import replay
 from bundle_router.engine.upstreams import Servers
 from bundle_router.errors import RequestError
+from bundle_router.review.model_view import model_view
 
 from tests.mcp.own_processes import own_processes
 
@@ -204,7 +206,11 @@ def test_a_server_without_tools_makes_its_bundle_unavailable_and_says_so(project
             router.route_sync(project.step())
             assert names(router) == []
             (row,) = router.route_sync(project.step()).left_out
+            given, catalog = router.tools_sync("r"), router.catalog
     assert (row.id, row.code, row.detail) == ("faults", "server_unavailable", "server 's': it lists no tools")
+    assert "can't be used: faults. Do what you can" in given.guidance
+    *_, record = Archive(project.root / "runs").decisions("r")
+    assert model_view(catalog, record).guidance == given.guidance
 
 
 # --- a server that changes --------------------------------------------------------------------------------------------
@@ -345,12 +351,18 @@ def test_a_server_whose_tools_cant_be_listed_is_unavailable_until_they_can(
             result = router.call_sync("r", "s.echo", {"text": "x"})
             assert (result.outcome, result.code, server.faults.calls) == ("unavailable", "server_unavailable", 0)
             assert "server 's': it gave no list of its tools" in result.text
+            lost = router.tools_sync("r")
             assert left_out(router, project.step())["faults"] == "server_unavailable"
+            without = router.tools_sync("r")
+            assert lost.tools == without.tools == ()
+            assert lost.guidance == without.guidance
+            assert "servers of these bundles do not answer or can't be used: faults. Do what you can" in lost.guidance
             server.statuses.clear()
             for gate in server.faults.gates.values():
                 gate.set()
             while "faults" in left_out(router, project.step()):
                 pass
+            assert "can't be used" not in router.tools_sync("r").guidance
 
 
 @pytest.mark.parametrize("trouble", ["slow", "no tools", "no tool of a bundle"])

@@ -111,7 +111,7 @@ class Toolset:
     tools: tuple[dict[str, Any], ...]
     """The array, in the provider's form."""
     guidance: str
-    """Text for the model; empty if every permitted tool is in the array."""
+    """Text for the model; empty if every permitted tool is in the array, and there is one."""
     tokens: int
     """Tokens of the array (cl100k_base, OpenAI form)."""
     active: tuple[ActiveTool, ...]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.models import MODES
+from bundle_router.core.models import MODES, Decision
 from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.meta_tools.signatures import one_line
 from bundle_router.dataclass import dataclass
@@ -26,6 +26,11 @@ CHARS_A_TOKEN: Final = 2.75
 MAX_ABOUT: Final = 90
 MAX_EVICTED: Final = 20
 """Maximum evicted tools that are named."""
+MAX_AWAY: Final = 20
+NOTHING_LEFT: Final = (
+    "You have no tools now, since the servers of these bundles do not answer or can't be used: {}. Do what you can "
+    "without them, and say what is left undone: it can be done once they answer and the step is begun again."
+)
 
 INTRODUCTION: Final = (
     "Some tools you may use are not in your tool list. search_tools finds them; call_tool calls one by name."
@@ -45,9 +50,18 @@ class _Line:
     ways: tuple[str, ...]
 
 
-def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
+def guidance(
+    catalog: Catalog,
+    placement: Placement,
+    exposed: Mapping[str, str],
+    evicted: Sequence[str] = (),
+    away: Sequence[str] = (),
+) -> str:
     """Return the guidance for a placement; without tools behind search only about evicted ones. `exposed`: exposed
-    names by canonical; `evicted`: tools that left the array when the step began."""
+    names by canonical; `evicted`: tools that left the array when the step began; `away`: bundles without a server,
+    which are named where no tool is left."""
+    if away and not any(placement.placed.values()):
+        return NOTHING_LEFT.format(_listed(away, MAX_AWAY))
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
@@ -63,14 +77,22 @@ def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str],
     return f"{text}\n{eviction_text}" if eviction_text else text
 
 
+def away_at(decision: Decision) -> list[str]:
+    """Return the bundles that a decision left out for want of a server."""
+    return [row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None]
+
+
 def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
     """Return the sentence about evicted tools; it stays true when one of them is asked for again."""
     if not evicted:
         return ""
-    names = ", ".join(exposed.get(tool, tool) for tool in evicted[:MAX_EVICTED])
-    rest_text = f" and {len(evicted) - MAX_EVICTED} more" if len(evicted) > MAX_EVICTED else ""
+    names = _listed([exposed.get(tool, tool) for tool in evicted], MAX_EVICTED)
     why = f"for want of room; it keeps the last {cap} asked for at most"
-    return f"When this step began, these left your tool list {why}: {names}{rest_text}."
+    return f"When this step began, these left your tool list {why}: {names}."
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
