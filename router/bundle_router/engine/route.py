@@ -29,13 +29,7 @@ from bundle_router.core.records.decision_record import DecisionRecord, decided_i
 from bundle_router.core.records.replayed import conclude
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import EnginePorts
-from bundle_router.engine.open_runs import (
-    MOVED_AT_MOST,
-    NOTHING_ACTIVE,
-    OpenRun,
-    in_thread,
-    recorded_decision,
-)
+from bundle_router.engine.open_runs import MOVED_AT_MOST, NOTHING_ACTIVE, OpenRun, in_thread, recorded_decision
 from bundle_router.engine.run_tree import NO_LIMITS, RunTree
 from bundle_router.engine.upstreams import MachineFacts
 from bundle_router.errors import KeyConflict, RequestError, expect

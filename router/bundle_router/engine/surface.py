@@ -30,7 +30,7 @@ from bundle_router.core.tools.exposure.placing import (
 from bundle_router.core.tools.exposure.provider_forms import FORMATS, NATIVE, Format, listing, with_deferred
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
 from bundle_router.core.tools.meta_tools.descriptions import VisibleTools
-from bundle_router.core.tools.meta_tools.guidance import away_at, guidance
+from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
 from bundle_router.core.tools.meta_tools.resolving import ResolvedName, resolve
 from bundle_router.core.tools.transport.tool_servers import Scope
 from bundle_router.dataclass import dataclass, field, replace
@@ -313,7 +313,7 @@ class Surface:
             tools = with_deferred(tools, self._deferred_groups(placement), self.exposed, form)
         return Toolset(
             tools=tools,
-            guidance=guidance(self.catalog, ours, self.exposed, evicted, self._away(state)),
+            guidance=guidance(self.catalog, ours, self.exposed, evicted) if visible.places else self._why_empty(state),
             tokens=meta_tokens(own) + sum(card.tokens for card in direct),
             active=tuple(ActiveTool(r.name, self.exposed[r.name], r.bundle, r.tokens) for r in placement.direct),
             cap=self.catalog.settings.activation.max_tools,
@@ -324,11 +324,10 @@ class Surface:
             decision_id=state.decided.decision.decision_id,
         )
 
-    def _away(self, state: RunState) -> list[str]:
-        """Return the decision's bundles that lack a server now, or lacked it when it was made."""
+    def _why_empty(self, state: RunState) -> str:
         of = plan_for(self.catalog, state.step, state.facts.grants).verdicts.of
-        lost = [id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable"]
-        return [*lost, *away_at(state.decided.decision)]
+        lost = (id_ for id_ in state.bundle_ids if of(id_, state.facts).code == "server_unavailable")
+        return without_tools(state.decided.decision, lost)
 
     def _definitions(self, placement: Placement, form: Format) -> Iterator[DeferredTool]:
         """Yield the deferred tools whose definitions are known, each with its definition."""

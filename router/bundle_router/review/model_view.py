@@ -22,7 +22,7 @@ from bundle_router.core.tools.exposure.placements import Placement
 from bundle_router.core.tools.exposure.placing import needs_ranking, place, presented_bundles
 from bundle_router.core.tools.exposure.provider_forms import Format, listing
 from bundle_router.core.tools.meta_tools.definitions import meta_definitions, meta_names, meta_tokens
-from bundle_router.core.tools.meta_tools.guidance import away_at, guidance
+from bundle_router.core.tools.meta_tools.guidance import guidance, without_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def model_view(catalog: Catalog, record: DecisionRecord, form: Format = "openai"
     evicted = [tool for tool in record.decision.evicted_tools if tool in places]
     return ModelView(
         tools=(*listed[:at], *meta_definitions(meta, form), *listed[at:]),
-        guidance=guidance(catalog, placement, names, evicted, away_at(record.decision)),
+        guidance=guidance(catalog, placement, names, evicted) if places else without_tools(record.decision),
         tokens=meta_tokens(meta) + sum(card.tokens for card in cards),
         placement=placement,
         estimated=estimated,

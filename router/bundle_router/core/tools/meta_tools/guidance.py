@@ -8,7 +8,7 @@ listed by the operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
@@ -24,9 +24,8 @@ NAMED_TOKENS: Final = 500
 CHARS_A_TOKEN: Final = 2.75
 """Minimum characters per token (cl100k_base: 2.76 measured over a bare list of 53 names, over 4 in sentences)."""
 MAX_ABOUT: Final = 90
-MAX_EVICTED: Final = 20
-"""Maximum evicted tools that are named."""
-MAX_AWAY: Final = 20
+MAX_LISTED: Final = 20
+"""Maximum evicted tools, and bundles without a server, that are named."""
 NOTHING_LEFT: Final = (
     "You have no tools now, since the servers of these bundles do not answer or can't be used: {}. Do what you can "
     "without them, and say what is left undone: it can be done once they answer and the step is begun again."
@@ -50,18 +49,9 @@ class _Line:
     ways: tuple[str, ...]
 
 
-def guidance(
-    catalog: Catalog,
-    placement: Placement,
-    exposed: Mapping[str, str],
-    evicted: Sequence[str] = (),
-    away: Sequence[str] = (),
-) -> str:
+def guidance(catalog: Catalog, placement: Placement, exposed: Mapping[str, str], evicted: Sequence[str] = ()) -> str:
     """Return the guidance for a placement; without tools behind search only about evicted ones. `exposed`: exposed
-    names by canonical; `evicted`: tools that left the array when the step began; `away`: bundles without a server,
-    which are named where no tool is left."""
-    if away and not any(placement.placed.values()):
-        return NOTHING_LEFT.format(_listed(away, MAX_AWAY))
+    names by canonical; `evicted`: tools that left the array when the step began."""
     eviction_text = _eviction_text(evicted, exposed, catalog.settings.activation.max_tools)
     if not placement.behind:
         return eviction_text
@@ -77,22 +67,25 @@ def guidance(
     return f"{text}\n{eviction_text}" if eviction_text else text
 
 
-def away_at(decision: Decision) -> list[str]:
-    """Return the bundles that a decision left out for want of a server."""
-    return [row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None]
+def without_tools(decision: Decision, lost: Iterable[str] = ()) -> str:
+    """Return the guidance where no tool is left: which bundles have no server now. `lost`: those the decision shows."""
+    left_out = (row.id for row in decision.left_out if row.code == "server_unavailable" and row.tool is None)
+    away = [*lost, *left_out]
+    return NOTHING_LEFT.format(_listed(away)) if away else ""
 
 
 def _eviction_text(evicted: Sequence[str], exposed: Mapping[str, str], cap: int) -> str:
     """Return the sentence about evicted tools; it stays true when one of them is asked for again."""
     if not evicted:
         return ""
-    names = _listed([exposed.get(tool, tool) for tool in evicted], MAX_EVICTED)
+    names = _listed([exposed.get(tool, tool) for tool in evicted])
     why = f"for want of room; it keeps the last {cap} asked for at most"
     return f"When this step began, these left your tool list {why}: {names}."
 
 
-def _listed(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _order(hidden: dict[str, list[str]], placement: Placement) -> list[str]:
