@@ -16,7 +16,6 @@ schemathesis = pytest.importorskip("schemathesis", reason="it calls the service 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
 
 from bundle_router.serving.api.openapi import openapi_document  # noqa: E402 - after what it needs
-from bundle_router.serving.api.problems import PROBLEM_CODES  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from schemathesis.generation import GenerationMode  # noqa: E402
 
@@ -26,6 +25,13 @@ REFUSED = ("refused", "key_conflict")
 CONFIG = schemathesis.Config.from_dict(
     {"checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "3xx", 400, 404, 422]}}}
 )
+PROBLEM_CODES = (
+    "unauthorized", "forbidden", "wrong_principal", "wrong_host", "wrong_origin", "not_found", "method_not_allowed",
+    "unsupported_type", "too_large", "too_slow", "malformed", "invalid", "refused", "unknown_run", "unknown_artifact",
+    "key_conflict", "run_busy", "storage", "corrupt_run", "not_installed", "timed_out", "busy", "closing",
+    "unavailable", "internal",
+)  # fmt: skip
+"""Every code of a problem. The reasons why a tool or bundle is missing are another list, used in results."""
 STEP = {"run_id": "r", "workflow": "w", "role": "r", "step": "both"}
 
 

@@ -40,9 +40,7 @@ def missing_modules(names: Sequence[str]) -> list[str]:
 
 def _is_present(name: str) -> bool:
     kind, _, what = name.partition(":")
-    if kind == "env":
-        return bool(os.environ.get(what))
-    return shutil.which(what) is not None
+    return bool(os.environ.get(what)) if kind == "env" else shutil.which(what) is not None
 
 
 def token_counter() -> Callable[[str], int] | None:

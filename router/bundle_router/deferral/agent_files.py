@@ -90,9 +90,7 @@ class AgentFiles:
 def _read(path: Path) -> bytes | None:
     """Return a file's bytes; None if there is no readable one."""
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            return None
-        return path.read_bytes()
+        return path.read_bytes() if path.stat().st_size <= MAX_CONFIG_BYTES else None
     except OSError:
         return None
 

@@ -139,9 +139,7 @@ class Router:
     def _engine_of(self, engines: EngineVersions, run_id: str) -> Engine:
         """Return the engine of an open run (the newest where it is not open)."""
         engine, until_ns = engines.standing
-        if engine.ports.clock.monotonic_ns() < until_ns:
-            return engine
-        return engines.of(run_id)
+        return engine if engine.ports.clock.monotonic_ns() < until_ns else engines.of(run_id)
 
     @property
     def _on_loop(self) -> EngineVersions:

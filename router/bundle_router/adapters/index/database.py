@@ -251,9 +251,7 @@ def has_current_tables(connection: Connection) -> bool:
     from sqlalchemy import inspect
 
     look = inspect(connection)
-    if not look.has_table(META):
-        return False
-    return _version(connection, look) == str(VERSION)
+    return look.has_table(META) and _version(connection, look) == str(VERSION)
 
 
 def _make_the_rest(connection: Connection) -> None:

@@ -309,9 +309,7 @@ class ValueCheck:
             raise Unchecked("a pattern is a text")
         linear = self.schema.pattern(pattern, self)
         self.spend(1 + (len(text) * linear.instructions // BYTES_TIMES_INSTRUCTIONS if linear else 0))
-        if linear is None:
-            return None
-        return linear.is_in(text)
+        return linear.is_in(text) if linear is not None else None
 
 
 class KeywordRow(NamedTuple):
@@ -393,6 +391,4 @@ def display_value(value: Any) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, str):
         return repr(value) if len(value) <= MAX_SHOWN else repr(value[:MAX_SHOWN]) + "…"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a number of many digits"
-    return repr(value)
+    return "a number of many digits" if isinstance(value, int) and value.bit_length() > 200 else repr(value)

@@ -68,9 +68,7 @@ def refusal(server: Server, *, development: bool) -> ServerFault | None:
         return ServerFault("not_permitted", why)
     if server.traits.legacy and not server.legacy:
         return ServerFault("not_permitted", f"transport {server.transport!r} needs legacy = true")
-    if not server.traits.is_remote:
-        return ServerFault("not_permitted", "it is not a tool server")
-    return None
+    return None if server.traits.is_remote else ServerFault("not_permitted", "it is not a tool server")
 
 
 def command_of(server: Server, setting: ConnectionSetting) -> ServerCommand:

@@ -207,6 +207,4 @@ def _counted_steps(by_kind: Mapping[Kind, list[int]], steps: int) -> list[int]:
 
 def _spread_evenly(items: Sequence[T], number: int) -> list[T]:
     """Return at most `number` of the items, spread evenly over all of them."""
-    if len(items) <= number:
-        return list(items)
-    return [items[at * len(items) // number] for at in range(number)]
+    return [items[at * len(items) // number] for at in range(number)] if len(items) > number else list(items)

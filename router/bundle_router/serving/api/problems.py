@@ -21,13 +21,6 @@ from bundle_router.errors import (
 from bundle_router.serving.refusals import Refusal
 
 _RETRY: Final = ((b"retry-after", b"1"),)
-PROBLEM_CODES: Final = (
-    "unauthorized", "forbidden", "wrong_principal", "wrong_host", "wrong_origin", "not_found", "method_not_allowed",
-    "unsupported_type", "too_large", "too_slow", "malformed", "invalid", "refused", "unknown_run", "unknown_artifact",
-    "key_conflict", "run_busy", "storage", "corrupt_run", "not_installed", "timed_out", "busy", "closing",
-    "unavailable", "internal",
-)  # fmt: skip
-"""Every code of a problem. The reasons why a tool or bundle is missing are another list, used in results."""
 MAX_ERRORS: Final = 20
 
 TIMED_OUT: Final = Refusal(

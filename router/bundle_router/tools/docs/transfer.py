@@ -72,9 +72,7 @@ def get(url: Url, network: Network, deadline: Deadline, limit_for: Callable[[Res
         exchange = _Exchange(url, connection, deadline)
         exchange.send_request()
         head = exchange.read_head()
-        if head.status not in _SUCCESS:
-            return HttpReply(head)
-        return exchange.read_body(head, limit_for(head))
+        return exchange.read_body(head, limit_for(head)) if head.status in _SUCCESS else HttpReply(head)
 
 
 class _Exchange:

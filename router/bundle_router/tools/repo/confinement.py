@@ -269,9 +269,7 @@ def read_up_to(file: BinaryIO, max_bytes: int) -> bytes:
 def _kind(mode: int) -> FileKind:
     if stat.S_ISREG(mode):
         return "file"
-    if stat.S_ISDIR(mode):
-        return "dir"
-    return "symlink" if stat.S_ISLNK(mode) else "other"
+    return "dir" if stat.S_ISDIR(mode) else "symlink" if stat.S_ISLNK(mode) else "other"
 
 
 def _is_hidden(item: os.DirEntry[str], hidden: Hidden) -> bool:
