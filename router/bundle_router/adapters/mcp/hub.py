@@ -460,9 +460,7 @@ def _admit_listing(server: Server, listing: Listing) -> Admitted:
 
 def _end_of(fault: ServerFault) -> End:
     """Return what a fault says about the server's health. A request that was not permitted says nothing."""
-    if fault.kind in OUR_OWN:
-        return "blameless"
-    return "grave" if fault.kind == "rate_limited" else "failed"
+    return "blameless" if fault.kind in OUR_OWN else "grave" if fault.kind == "rate_limited" else "failed"
 
 
 async def _take_apart(content: Any, read: Callable[[], T]) -> T:

@@ -35,9 +35,7 @@ def end_of(failure: Failure | None) -> End:
     """Return what a call's end says of the model's health."""
     if failure is None:
         return "answered"
-    if failure in _BLAMELESS:
-        return "blameless"
-    return "grave" if failure in _GRAVE else "failed"
+    return "blameless" if failure in _BLAMELESS else "grave" if failure in _GRAVE else "failed"
 
 
 @dataclass(frozen=True, slots=True)
