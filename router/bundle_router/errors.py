@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ class ConfigError(RouterError):
     """The config can't be used. `problems` holds all of them, in file order."""
 
     exit_code = 2
-    longest = sys.maxsize
+    longest = 10**9
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -264,7 +263,7 @@ def refuse_windows(platform: str) -> None:
 class ToolFailure(RouterError):
     """A tool failed. `code` is a short machine-readable word, e.g. `not_found`."""
 
-    longest = sys.maxsize  # it is the tool's answer, and shaped as one
+    longest = 10**9  # it is the tool's answer, and shaped as one
 
     def __init__(self, message: str, *, code: str = "failed", advice: str = "") -> None:
         super().__init__(message, advice=advice)
