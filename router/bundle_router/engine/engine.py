@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 ON_LOOP: Final = OnLoop()
 TOGETHER: Final = 4
 """Calls that begin in one turn of an event loop. What else it has to do has its turn before the next ones begin."""
-_TURNS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
+_TURNS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class Engine:
