@@ -227,6 +227,13 @@ FORMULAS = [
     ";;'=",
     "'=1",
     "'",
+    " =1",
+    "\u00a0\u3000 \x01\u200b\ufeff@x",
+    "a; -1",
+    " \t \r=1",
+    "x\n \x0b\x0c\x85\u2028+1",
+    "  'x; 'y",
+    "  plain",
     "plain",
     "a=1",
     "",
@@ -243,6 +250,8 @@ def test_no_text_of_an_exported_csv_is_a_formula_and_every_text_can_be_had_back(
     texts = [row["result"] for row in rows_]
     cells = texts + [part for text in texts for part in re.split(r"[;\t\r\n]", text)]
     assert not any(unicodedata.normalize("NFKC", cell).startswith((*"=+-@\t\r\n\u2212",)) for cell in cells)
+    shown = ["".join(c for c in cell if c.isprintable() and not c.isspace()) for cell in cells]
+    assert not any(unicodedata.normalize("NFKC", cell).startswith((*"=+-@\u2212",)) for cell in shown)
     assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", text) for text in texts] == FORMULAS
     assert {(row["elapsed_ms"], row["kept_bytes"], row["cached"]) for row in rows_} == {("-1.5", "-7", "true")}
 

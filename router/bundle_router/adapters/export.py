@@ -1,9 +1,10 @@
 """Writes records as CSV or Parquet, one file a table, for duckdb, pandas and spreadsheets.
 
-A spreadsheet takes a CSV cell for a formula if it begins with `= + - @` (in any variant), a tab or a line end, and
-records hold untrusted text. Where `;` separates cells, as in much of Europe, text after a `;`, a tab or a line end is a
-cell too. So in a *text* a `'` is written before each such character, and before a `'`; removing one `'` at each such
-place restores the text. Numbers and booleans are not changed. Parquet has types and is exact.
+A spreadsheet takes a CSV cell for a formula if it begins with `= + - @` (in any variant, also behind spaces or what is
+invisible, which some remove), a tab or a line end, and records hold untrusted text. Where `;` separates cells, as in
+much of Europe, text after a `;`, a tab or a line end is a cell too. So in a *text* a `'` is written where such a cell
+begins, or one with a `'`; removing one `'` at each such place restores the text. Numbers and booleans are not changed.
+Parquet has types and is exact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bundle_router.errors import needs_extra, storage_error
 
 Format = Literal["csv", "parquet"]
 _SIGNS = "'=+@\u207a-\u207c\u208a-\u208c\u2212\ufe62-\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20\\-"
-_FORMULA = re.compile(rf"^(?=[{_SIGNS}\t\r\n])|(?<=[;\t\r\n])(?=[{_SIGNS}])")
+_BLANKS = r"(?:[\x00-\x08\x0e-\x1f\x7f\xad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]|[^\S\t\r\n])*"
+_FORMULA = re.compile(rf"^(?={_BLANKS}[{_SIGNS}]|[\t\r\n])|(?<=[;\t\r\n])(?={_BLANKS}[{_SIGNS}])")
 
 
 class Sink(Protocol):
