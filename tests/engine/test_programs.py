@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Result, Router, Step
+from bundle_router.adapters.monty import WORKERS
 from bundle_router.core.catalog import Bundle, Policy, Route, Server
 from bundle_router.core.tools.stubs import called_and_undefined
 from bundle_router.engine.programs import callable_in_code
@@ -304,3 +305,49 @@ def test_names_that_a_program_defines_are_no_gaps() -> None:
     program += "[k() for k in ()]\nj(); b(); m()"
     assert called_and_undefined(program, []) == ["m"]
     assert called_and_undefined("m() +", []) == ()
+
+
+def test_a_program_whose_coroutine_is_closed_ends_without_an_error_and_its_worker_is_free(tmp_path: Path) -> None:
+    """Nothing can be awaited in it then: a caller's loop may be closed, or drop its task."""
+    waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def wait() -> str:
+        """Wait."""
+        await waiting.put(event := asyncio.Event())
+        await event.wait()
+        return "waited"
+
+    local = {"notes": LocalServer([wait], "Notes.", effects=["read"], mode="code")}
+
+    async def begun(router: Router) -> tuple[Coroutine[Any, Any, Result], asyncio.Task[Result], asyncio.Event]:
+        call = router.call("r", "execute", {"code": "print(await notes__wait())"})
+        task = asyncio.ensure_future(call)
+        return call, task, await waiting.get()
+
+    async def main(router: Router) -> Coroutine[Any, Any, Result]:
+        await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+        for _ in range(WORKERS + 1):
+            call, task, _ = await begun(router)
+            call.close()
+            task.cancel()
+            assert isinstance((await asyncio.gather(task, return_exceptions=True))[0], RuntimeError)
+        call, task, event = await begun(router)
+        event.set()
+        assert (await task).text == "waited\n"
+        call, task, _ = await begun(router)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is left on purpose
+        return call
+
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "routes.toml").write_text('[[routes]]\nname = "all"\nbundles = ["notes"]\n')
+    (folder / "policy.toml").write_text('[[policies]]\nname = "all"\nallow = ["bundle:notes"]\n')
+    router = Router.open(folder, runs=tmp_path / "runs", local=local, workspace=tmp_path)
+    loop = asyncio.new_event_loop()
+    call = loop.run_until_complete(main(router))
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as above
+    loop.close()
+    call.close()
+    assert router.call_sync("r", "search_tools", {"query": "wait"}).ok
+    router.close_sync()

@@ -200,9 +200,7 @@ def _shorten_texts(value: Any) -> Any:
         return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}… ({len(value)} characters)"
     if isinstance(value, dict):
         return {_shorten_texts(key): _shorten_texts(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_shorten_texts(item) for item in value]
-    return value
+    return [_shorten_texts(item) for item in value] if isinstance(value, list) else value
 
 
 def _console_line(event: Event) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+from collections.abc import AsyncIterator
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -67,7 +68,7 @@ class MontyPrograms:
         send = f"send_{secrets.token_hex(16)}"
         lookup = {send: call}
         try:
-            async with checked_out as session:
+            async with _ended_when_closed(checked_out) as session:
                 if program.names:
                     targets = "".join(f"{name}, " for name in program.names)
                     defined = _FUNCTIONS.format(send=send, names=program.names, targets=targets)
@@ -100,6 +101,19 @@ class MontyPrograms:
         for pool in pools:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its workers ended with it
                 await pool.__aexit__(None, None, None)
+
+
+@contextlib.asynccontextmanager
+async def _ended_when_closed(checked_out: Any) -> AsyncIterator[Any]:
+    """Do as `async with checked_out` does, also where the coroutine that runs it is closed."""
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            yield await held.enter_async_context(checked_out)
+        except GeneratorExit:  # nothing can be awaited here; without a loop, the pool's workers have ended
+            left = held.pop_all()
+            if asyncio._get_running_loop() is not None:
+                asyncio.ensure_future(left.aclose())  # noqa: RUF006 - what it awaits holds it
+            raise
 
 
 def _with_value_printed(text: str) -> str:

@@ -267,9 +267,7 @@ class StreamFilter:
         """Return the rest when the upstream has closed the stream."""
         events, rest = split_events(self._rest, final=True)
         self._rest = b""
-        if self._reading:
-            return b"".join(self._filter_events(events)) + rest
-        return b"".join(events) + rest
+        return b"".join(self._filter_events(events) if self._reading else events) + rest
 
     def _catch_up(self) -> None:
         """Parse what has passed so far: it contained no search, so it passed unchanged."""

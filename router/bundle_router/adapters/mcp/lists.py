@@ -45,9 +45,7 @@ class Freshness:
     changes: int = 0
 
     def state(self, now_ns: int) -> State:
-        if self.until_ns is None:
-            return "absent"
-        return "fresh" if now_ns < self.until_ns else "stale"
+        return "absent" if self.until_ns is None else "fresh" if now_ns < self.until_ns else "stale"
 
     def may_refresh(self, now_ns: int) -> bool:
         return now_ns >= self.retry_ns

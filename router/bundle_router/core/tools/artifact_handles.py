@@ -147,9 +147,7 @@ def _shapes(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mappin
 def _want(shape: Mapping[str, Any]) -> Want | None:
     if str(shape.get("contentEncoding", "")).lower() == "base64" or shape.get("format") in _BYTES:
         return "base64"
-    if shape.get("format") in _PATHS:
-        return "path"
-    return "data_url" if shape.get("format") in _URLS else None
+    return "path" if shape.get("format") in _PATHS else "data_url" if shape.get("format") in _URLS else None
 
 
 def _names_a_file(place: tuple[str | int, ...]) -> bool:

@@ -285,9 +285,7 @@ def _sets(before: tuple[str, ...], after: tuple[str, ...], gaining: Kind) -> Ite
 
 def _items(value: Any) -> tuple[str, ...]:
     """Return a value as a set."""
-    if isinstance(value, str):
-        return (value,)
-    return () if value is None else tuple(value)
+    return (value,) if isinstance(value, str) else () if value is None else tuple(value)
 
 
 def _rank(wider: Wider) -> Callable[[Any], float]:

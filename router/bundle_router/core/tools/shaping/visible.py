@@ -40,9 +40,7 @@ def visible(text: str) -> str:
 
 
 def _escape_invisible(text: str) -> str:
-    if text.isascii() and not _ASCII_CONTROL.search(text):
-        return text
-    return _PATTERN.sub(_escape, text)
+    return text if text.isascii() and not _ASCII_CONTROL.search(text) else _PATTERN.sub(_escape, text)
 
 
 def slices(text: str) -> Iterator[str]:
