@@ -21,7 +21,8 @@ METADATA = "/.well-known/oauth-authorization-server"
 
 
 class Issuer:
-    """`requests` are those that came, as (method, path, headers, fields). `overrides` replace parts of the metadata."""
+    """`requests` are those that came, as (method, path, headers, fields). `overrides` replace parts of the metadata,
+    `issued` parts of what comes with a token."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
@@ -34,6 +35,10 @@ class Issuer:
         self.clients: dict[str, list[str]] = {}
         self.registers = True
         self.refreshed = threading.Event()
+        self.answers = threading.Event()
+        """Cleared, a refresh token is spent and its answer waits."""
+        self.answers.set()
+        self.issued: dict[str, Any] = {}
         self._codes: dict[str, dict[str, str]] = {}
         self._tokens: dict[str, str] = {}
         self._refreshes: dict[str, tuple[str, str]] = {}
@@ -174,6 +179,7 @@ class Issuer:
             return 400, {"error": "invalid_grant"}, ""
         self._spent.add(given)
         self.refreshed.set()
+        self.answers.wait(300)
         return 200, self._issued(*known), ""
 
     def _issued(self, client: str, resource: str) -> dict[str, Any]:
@@ -183,7 +189,7 @@ class Issuer:
         if self.refreshable:
             self._refreshes[refresh] = (client, resource)
             issued["refresh_token"] = refresh
-        return issued
+        return issued | self.issued
 
 
 def _single(text: str) -> dict[str, str]:

@@ -186,6 +186,80 @@ def test_tokens_are_renewed_once_by_all_who_need_them_at_the_same_time(desk: Des
     assert desk.issuer.grants() == ["authorization_code", "refresh_token"]
 
 
+def test_a_call_that_ends_while_its_token_is_renewed_loses_no_authorization(desk: Desk) -> None:
+    """The issuer has taken the refresh token by then, and takes it once."""
+    desk.authorize()
+
+    async def main() -> Any:
+        sessions = desk.sessions()
+        try:
+            assert (await call(sessions, text="x")).outcome == "ok"
+            desk.run_out()
+            desk.issuer.answers.clear()
+            ended = asyncio.create_task(call(sessions, text="y"))
+            await desk.bench.until(desk.issuer.refreshed.is_set)
+            ended.cancel()
+            await desk.bench.until(lambda: not sessions.status()[0].running)
+            desk.issuer.answers.set()
+            return await call(sessions, text="z")
+        finally:
+            desk.issuer.answers.set()
+            await sessions.close()
+
+    assert asyncio.run(asyncio.wait_for(main(), 300)).outcome == "ok"
+    assert desk.issuer.grants() == ["authorization_code", "refresh_token"]
+
+
+def test_a_large_answer_is_whole_where_its_token_was_renewed_first(desk: Desk) -> None:
+    desk.authorize()
+
+    async def main() -> list[Any]:
+        sessions = desk.sessions()
+        try:
+            first = await call(sessions, text="x")
+            desk.run_out()
+            return [first, await call(sessions, text="x" * 400_000)]
+        finally:
+            await sessions.close()
+
+    first, large = asyncio.run(asyncio.wait_for(main(), 300))
+    assert (first.outcome, large.outcome) == ("ok", "ok")
+    assert sum(len(block.text) for block in large.blocks) == 400_000
+    assert desk.issuer.grants() == ["authorization_code", "refresh_token"]
+
+
+@pytest.mark.parametrize(
+    "issued",
+    [
+        {"access_token": ""},
+        {"access_token": "a\r\nx-admin: 1"},
+        {"access_token": "tökén"},
+        {"access_token": "a b"},
+        {"expires_in": 10**400},
+    ],
+)
+def test_a_token_that_no_request_can_carry_is_neither_kept_nor_sent(desk: Desk, issued: dict[str, Any]) -> None:
+    desk.issuer.issued = issued
+    _, err = desk.log_in(code=4)
+    assert "the authorization failed" in err
+    assert keeps_nothing(desk)
+    desk.issuer.issued = {}
+    desk.authorize()
+    desk.run_out()
+    desk.issuer.issued = issued
+
+    async def main() -> Any:
+        sessions = desk.sessions()
+        try:
+            return await call(sessions, text="x")
+        finally:
+            await sessions.close()
+
+    result = asyncio.run(asyncio.wait_for(main(), 300))
+    assert (result.outcome, result.code) == ("unavailable", "unauthorized")
+    assert COMMAND in result.blocks[0].text
+
+
 def test_a_token_that_was_taken_back_is_renewed_and_the_call_made_once(desk: Desk) -> None:
     desk.authorize()
     desk.issuer.revoke()

@@ -25,6 +25,7 @@ from functools import cache, partial
 from ipaddress import ip_address
 from typing import Any, Final, Self, cast
 
+import anyio
 import httpx2
 
 from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
@@ -44,7 +45,10 @@ from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"
 """Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
-may leave the origin. One that fails is answered with 502, so that the flow goes on."""
+may leave the origin. One that fails is answered with 502, so that the flow goes on. Its value is whether a refresh
+token is spent: then the request goes on when its call has ended, since the answer has the next one."""
+REFRESH_S: Final = 9.0
+"""Maximum seconds of such a request: others who need a token wait longer for it (`tokens.LOCK_S`)."""
 _PIECE: Final = 64 * 1024
 _PIECES: Final = 2
 """Pieces of large answers that are read from a server in one turn of the loop (see rule 3 of `channels`)."""
@@ -75,6 +79,18 @@ class OriginClient(httpx2.AsyncBaseTransport):
         """Whether the era is known. Before that, a transport error ends the connection."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not request.extensions.get(AUTHORIZING):
+            return await self._send(request)
+        own = EXCHANGE.set(RequestState())
+        try:
+            with anyio.move_on_after(REFRESH_S, shield=True), suppress(httpx2.StreamError, httpx2.SSEError):
+                response = await self._send(request)
+                return httpx2.Response(response.status_code, headers=response.headers, content=await response.aread())
+        finally:
+            EXCHANGE.reset(own)
+        return _answer(502, "no answer that can be read")
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         is_own_origin = origin_of(request.url) == self._origin
         aside = AUTHORIZING in request.extensions
         if is_own_origin:
@@ -155,10 +171,10 @@ class OriginClient(httpx2.AsyncBaseTransport):
 def _exchange_of(request: httpx2.Request) -> RequestState:
     """Return the state of the context's request if this is that request, else a new state."""
     exchange = EXCHANGE.get()
-    if exchange is None or (request.method == "POST" and exchange.sent and not exchange.is_shared):
+    posts = request.method == "POST" and AUTHORIZING not in request.extensions
+    if exchange is None or (posts and exchange.sent and not exchange.is_shared):
         return RequestState()
-    if request.method == "POST":
-        exchange.sent = True
+    exchange.sent = exchange.sent or posts
     return exchange
 
 

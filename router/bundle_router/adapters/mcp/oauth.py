@@ -6,13 +6,14 @@ So it is entered only to authorize, and left as soon as there is a token.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from mcp.client.auth import OAuthClientProvider
-from mcp.client.auth.exceptions import OAuthFlowError
+from mcp.client.auth.exceptions import OAuthFlowError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp.shared.auth import (
@@ -33,6 +34,9 @@ from bundle_router.core.catalog import Server
 M = TypeVar("M", bound=BaseModel)
 _PAST: float = 1.0
 """Expiry time of a refused token. 0 would mean that it never expires."""
+_ACCESS_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_UNUSABLE: Final = (OAuthFlowError, ValueError, OverflowError)
+"""What is raised for an answer with impossible tokens, lifetimes or texts."""
 
 
 class TokenStorage:
@@ -60,6 +64,8 @@ class TokenStorage:
         return tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
+        if not _ACCESS_TOKEN.fullmatch(tokens.access_token):  # no request could be sent with it
+            raise OAuthTokenError("the access token has characters that a header can't have")
         self._keep_secrets(tokens)
         until, issuer, client = None, None, None
         if self.context is not None:
@@ -141,7 +147,8 @@ class Provider(OAuthClientProvider):
                 async with self._kept.locked():
                     await self._take_up()
                     if self._wants_refresh:
-                        await self._handle_refresh_response((yield _mark_own_request(await self._refresh_token())))
+                        refresh = _mark_own_request(await self._refresh_token(), spends_token=True)
+                        await self._handle_refresh_response((yield refresh))
             sent = self._with_token(request)
             response = yield request
             if not _is_refused(response):
@@ -178,7 +185,11 @@ class Provider(OAuthClientProvider):
         return not self.context.is_token_valid() and self.context.can_refresh_token()
 
     async def _handle_refresh_response(self, response: Response) -> bool:
-        done = await super()._handle_refresh_response(response)
+        try:
+            done = await super()._handle_refresh_response(response)
+        except _UNUSABLE:
+            self.context.clear_tokens()
+            done = False
         if not done and response.status_code in (400, 401):
             self._storage.delete_tokens()
         self._stamp = self._kept.stamp if done else None  # None: memory and file differ
@@ -228,7 +239,8 @@ class Provider(OAuthClientProvider):
             self._failure = ServerFault("unauthorized", "it refuses the token that its issuer gave for it")
         except ServerFault as fault:
             self._failure = fault
-        except (OAuthFlowError, ValidationError, UnicodeDecodeError) as error:
+        except _UNUSABLE as error:
+            self.context.clear_tokens()
             self._failure = ServerFault("unauthorized", f"the authorization failed ({type(error).__name__})")
         finally:
             self._asking = False
@@ -270,9 +282,9 @@ class Provider(OAuthClientProvider):
             raise ServerFault("unauthorized", f"the authorization failed ({why})")
 
 
-def _mark_own_request(request: Request) -> Request:
+def _mark_own_request(request: Request, *, spends_token: bool = False) -> Request:
     """Return the request marked as the flow's own: it may leave the origin, and may fail."""
-    request.extensions[AUTHORIZING] = True
+    request.extensions[AUTHORIZING] = spends_token
     return request
 
 
