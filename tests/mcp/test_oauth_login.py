@@ -21,6 +21,7 @@ import pytest
 from bundle_router.adapters.mcp import McpSessions, open_mcp_sessions
 from bundle_router.adapters.mcp.authorization import Authorization
 from bundle_router.adapters.mcp.faults import ServerFault
+from bundle_router.adapters.mcp.http import AUTHORIZING, OriginClient, Request, Response, TcpPool
 from bundle_router.adapters.mcp.receiver import Receiver
 from bundle_router.adapters.mcp.tokens import TokenFile
 from bundle_router.core.tools.transport.tool_servers import EVERYONE
@@ -679,6 +680,39 @@ def test_a_server_that_speaks_for_another_resource_is_asked_for_no_token(desk: D
     _, err = desk.log_in(code=4)
     assert "/authorize" not in err
     assert desk.issuer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("server", "named", "asked"),
+    [
+        ("http://127.0.0.1:1/mcp", "http://localhost:2/x", True),
+        ("http://127.0.0.1:1/mcp", "https://login.example/x", True),
+        ("http://127.0.0.1:1/mcp", "http://login.example/x", False),
+        ("http://127.0.0.1:1/mcp", "http://169.254.169.254/x", False),
+        ("http://127.0.0.1:1/mcp", "https://[fe80::1]/x", False),
+        ("https://tools.example/mcp", "https://login.example/x", True),
+        ("https://tools.example/mcp", "https://127.0.0.1/x", False),
+        ("https://tools.example/mcp", "https://169.254.169.254/x", False),
+        ("https://tools.example/mcp", "http://[::ffff:127.0.0.1]/x", False),
+        ("https://tools.example/mcp", "http://2130706433/x", False),
+    ],
+)
+def test_a_flow_asks_this_machine_or_its_link_only_for_a_server_that_is_there(
+    server: str, named: str, asked: bool
+) -> None:
+    came: list[str] = []
+
+    class Pool(TcpPool):
+        async def handle_async_request(self, request: Request) -> Response:
+            came.append(str(request.url))
+            return Response(404)
+
+    async def main() -> None:
+        client = OriginClient(server, {}, 1_000, Pool(1))
+        await client.handle_async_request(Request("GET", named, extensions={AUTHORIZING: False}))
+
+    asyncio.run(main())
+    assert came == [named] * asked
 
 
 def test_a_server_that_moves_to_another_issuer_takes_no_token_of_the_first_with_it(desk: Desk) -> None:

@@ -122,8 +122,9 @@ class OriginClient(httpx2.AsyncBaseTransport):
         return self._bounded(request, response, exchange)
 
     def _may_leave_for(self, url: httpx2.URL) -> bool:
-        """Return whether a flow may request the URL: https, or this machine if the server is here too."""
-        return _is_here(self._url.host) if _is_here(url.host) else url.scheme == "https"
+        """Return whether a flow may request the URL: https, or this machine or link if the server is there too."""
+        near = _nearness(url.host)
+        return near == _nearness(self._url.host) if near else url.scheme == "https"
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
         cap = self._max_bytes
@@ -328,15 +329,15 @@ def open_client(transport: OriginClient, auth: Any = None) -> httpx2.AsyncClient
     return httpx2.AsyncClient(transport=transport, auth=auth, timeout=timeout, follow_redirects=False, trust_env=False)
 
 
-def _is_here(host: str) -> bool:
-    """Return whether the host name denotes this machine."""
+def _nearness(host: str) -> str:
+    """Return `machine` or `link` for a host name that denotes this machine or a link-local address, else nothing."""
     if host == "localhost" or host.endswith(".localhost"):
-        return True
+        return "machine"
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified or address.is_link_local
+        return ""
+    return "link" if address.is_link_local else "machine" if address.is_loopback or address.is_unspecified else ""
 
 
 async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
