@@ -151,6 +151,34 @@ def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_ask
     assert all(length < 20_000 for length in parser.lengths)
 
 
+def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_over(bench: Any) -> None:
+    came, left = threading.Event(), threading.Event()
+
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="x")) == "x"
+        asked = asyncio.ensure_future(bench.call(sessions, "refused"))
+        await bench.until(came.is_set)
+        asked.cancel()
+        await asyncio.wait_for(bench.until(left.is_set), 60)
+
+    with bench.faults.serving() as server:
+
+        class Endless(server.RequestHandlerClass):  # type: ignore[misc, name-defined]  # a module loaded by its path
+            def respond(self, method: str, params: dict[str, Any], ident: Any) -> None:
+                if params.get("name") != "refused":
+                    super().respond(method, params, ident)
+                    return
+                self.wfile.write(b"HTTP/1.1 500 No\r\ncontent-length: 9\r\n\r\n")
+                self.wfile.flush()
+                came.set()
+                if not self.connection.recv(1):
+                    left.set()
+                self.close_connection = True
+
+        server.RequestHandlerClass = Endless
+        bench.run(main, bench.http(server))
+
+
 class Pieces(httpx2.AsyncByteStream):
     """A body of which each piece is there at once, and `read` when it was taken: in which turn of the loop."""
 

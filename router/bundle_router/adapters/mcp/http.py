@@ -45,10 +45,9 @@ from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 READ_S: Final = 300.0
 AUTHORIZING: Final = "bundle_router_authorizing"
 """Extension that marks the requests of an authorization flow (to the issuer, or for the server's metadata). Only they
-may leave the origin. One that fails is answered with 502, so that the flow goes on. Its value is whether a refresh
-token is spent: then the request goes on when its call has ended, since the answer has the next one."""
+may leave the origin. One that fails is answered with 502, so that the flow goes on. One that spends a refresh token
+(then the value is true) goes on for `REFRESH_S` when its call has ended; others wait longer (`tokens.LOCK_S`)."""
 REFRESH_S: Final = 9.0
-"""Maximum seconds of such a request: others who need a token wait longer for it (`tokens.LOCK_S`)."""
 _PIECE: Final = 64 * 1024
 _PIECES: Final = 2
 """Pieces of large answers that are read from a server in one turn of the loop (see rule 3 of `channels`)."""
@@ -83,12 +82,13 @@ class OriginClient(httpx2.AsyncBaseTransport):
             return await self._send(request)
         own = EXCHANGE.set(RequestState())
         try:
-            with anyio.move_on_after(REFRESH_S, shield=True), suppress(httpx2.StreamError, httpx2.SSEError):
+            with anyio.move_on_after(REFRESH_S, shield=True):
                 response = await self._send(request)
-                return httpx2.Response(response.status_code, headers=response.headers, content=await response.aread())
+                body = await _read_whole(response)
+                return httpx2.Response(response.status_code, headers=response.headers, content=body)
         finally:
             EXCHANGE.reset(own)
-        return _answer(502, "no answer that can be read")
+        return _answer(502, "no answer in time")
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         is_own_origin = origin_of(request.url) == self._origin
@@ -128,7 +128,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
 
     def _bounded(self, request: httpx2.Request, response: httpx2.Response, exchange: RequestState) -> httpx2.Response:
         cap = self._max_bytes
-        if AUTHORIZING in request.extensions:
+        if AUTHORIZING in request.extensions or response.status_code >= 400:
             cap = MAX_ERROR_BYTES  # the SDK parses an issuer's documents on the event loop
         elif response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             # A stream opened by GET is endless, and the SDK bounds each event.
@@ -145,7 +145,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         """Return the answer for an error status: the server's JSON-RPC error, else one with the status."""
         status = response.status_code
-        body = await _head_of(response, exchange)
+        body = await _read_whole(self._bounded(request, response, exchange))
         is_lost = status == 404 or (status == 400 and any(words in body.lower() for words in _NO_SESSION))
         if is_lost and "mcp-session-id" in request.headers:
             exchange.fault = ServerFault("session_lost", "the server has forgotten the session")
@@ -340,21 +340,14 @@ def _nearness(host: str) -> str:
     return "link" if address.is_link_local else "machine" if address.is_loopback or address.is_unspecified else ""
 
 
-async def _head_of(response: httpx2.Response, exchange: RequestState) -> bytes:
-    """Return the start of an error's body; empty if it can't be read."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    body = Body(response, MAX_ERROR_BYTES, encoding, RequestState(), MAX_ERROR_BYTES, asyncio.Semaphore())
-    parts: list[bytes] = []
+async def _read_whole(response: httpx2.Response) -> bytes:
+    """Return a bounded response's body; empty if it can't be read."""
     try:
-        async for piece in body:
-            parts.append(piece)
-            if exchange.aborted:
-                break
+        return await response.aread()
     except (httpx2.StreamError, httpx2.SSEError):
         return b""
     finally:
-        await body.aclose()
-    return b"".join(parts)
+        await response.aclose()
 
 
 def _answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> httpx2.Response:
