@@ -50,11 +50,11 @@ class TokenStorage:
     def __init__(self, file: TokenFile, keep_secret: Callable[[str], None]) -> None:
         self._file = file
         self._keep_secret = keep_secret
-        self.context: OAuthContext | None = None
+        self.context: OAuthContext  # set once the flow has made it
 
     async def get_tokens(self) -> OAuthToken | None:
         tokens = _parse_model(OAuthToken, self._file.read("tokens"))
-        if tokens is not None and self.context is not None:
+        if tokens is not None:
             until, issuer = self._file.read("until"), _parse_model(OAuthMetadata, self._file.read("issuer"))
             self.context.token_expiry_time = until if isinstance(until, int | float) else None
             self.context.oauth_metadata = issuer
@@ -67,12 +67,11 @@ class TokenStorage:
         if not _ACCESS_TOKEN.fullmatch(tokens.access_token):  # no request could be sent with it
             raise OAuthTokenError("the access token has characters that a header can't have")
         self._keep_secrets(tokens)
-        until, issuer, client = None, None, None
-        if self.context is not None:
-            if tokens.expires_in is not None and tokens.expires_in <= 0:  # its server says how long it is good
-                self.context.token_expiry_time = None
-            until = self.context.token_expiry_time
-            issuer, client = _dump_json(self.context.oauth_metadata), _dump_json(self.context.client_info)
+        context = self.context
+        if tokens.expires_in is not None and tokens.expires_in <= 0:  # its server says how long it is good
+            context.token_expiry_time = None
+        issuer, client = _dump_json(context.oauth_metadata), _dump_json(context.client_info)
+        until = context.token_expiry_time
         self._write(tokens=_dump_json(tokens), until=until, issuer=issuer, client=client, withdrawn=False)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
