@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bundle_router.core.config.config_text import multiline_end
@@ -158,30 +158,26 @@ class _Scanner:
         self.spans.setdefault(path, (start, self._at))
 
     def _array(self, path: Path) -> None:
-        self._at += 1
-        index = 0
-        while True:
-            self._skip_gap()
-            if self._text[self._at] == "]":
-                break
-            if self._text[self._at] == ",":
-                self._at += 1
-                continue
+        for index in self._items("]"):
             self._note((*path, index), self._at)
             self._value((*path, index))
-            index += 1
-        self._at += 1
 
     def _inline_table(self, path: Path) -> None:
-        self._at += 1
-        while True:
-            self._skip_gap()
-            if self._text[self._at] == "}":
-                break
-            if self._text[self._at] == ",":
-                self._at += 1
-                continue
+        for _ in self._items("}"):
             self._assignment(path)
+
+    def _items(self, closing: str) -> Iterator[int]:
+        """Yield the index of each item at its start; then go on behind the closing bracket."""
+        index = 0
+        while True:
+            self._at += 1  # the opening bracket, or a comma
+            self._skip_gap()
+            if self._text[self._at] not in (closing, ","):
+                yield index
+                index += 1
+                self._skip_gap()
+            if self._text[self._at] == closing:
+                break
         self._at += 1
 
 
