@@ -238,10 +238,9 @@ class ChannelPool:
     def _take_kept_channel(self, now: float) -> Channel | None:
         """Return the most recently used idle channel if it is still usable, else None. Closes those that are not."""
         while self._idle:
-            channel = self._idle.pop()
-            if channel.is_open and now - channel.used_at < KEEP_S:
-                return channel
-            channel.close()
+            if self.has_kept_channel(now):
+                return self._idle.pop()
+            self._idle.pop().close()
         return None
 
     async def _open_channel(self, loop: asyncio.AbstractEventLoop) -> Channel:

@@ -109,9 +109,8 @@ class Lists:
     def fresh(self, server: str, principal: str) -> Listing | None:
         """Return the listing if it is fresh. Any thread may call this."""
         entry = self._entries.get((server, principal))
-        if entry is None or entry.freshness.state(self._clock.monotonic_ns()) != "fresh":
-            return None
-        return entry.listing
+        is_fresh = entry is not None and entry.freshness.state(self._clock.monotonic_ns()) == "fresh"
+        return entry.listing if entry is not None and is_fresh else None
 
     async def get(self, server: Server, scope: Scope, *, fresh: bool) -> Listing:
         """Return the listing; a stale one while a new one is read. Without one, raises what reading raises."""

@@ -181,9 +181,8 @@ class SessionPool:
         self._closed = True
         with self._lock:
             self._leases.retire_where(lambda key: True)
-        for number in list(self._opening):
-            work = self._opening.pop(number)
-            self._closing.add(asyncio.get_running_loop().create_task(_end(work)))
+        while self._opening:
+            self._closing.add(asyncio.get_running_loop().create_task(_end(self._opening.popitem()[1])))
         await self._wait_settled()
 
     async def _wait_settled(self) -> None:
@@ -243,7 +242,7 @@ class ResourceSubscriptions:
         self._bounds = bounds
         self._tasks: dict[asyncio.Task[None], str] = {}
 
-    async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], None]:
+    async def begin(self, server: Server, scope: Scope, uri: str, updated: Updated) -> Callable[[], object]:
         """Subscribe; return the function that ends it, on this loop. Raises ServerFault, RpcError."""
         if scope.run_id in self._pool.closed_runs:
             raise ServerFault("closed", "the run was closed")
@@ -256,11 +255,7 @@ class ResourceSubscriptions:
             if not agreed.done():
                 task.result()
                 raise ServerFault("closed", "the subscription ended before the server confirmed it")
-
-            def end() -> None:
-                task.cancel()
-
-            return end
+            return task.cancel
         except BaseException:  # an interrupted caller must leave no subscription behind either
             task.cancel()
             raise

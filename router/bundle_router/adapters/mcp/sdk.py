@@ -30,7 +30,6 @@ from mcp.client.subscriptions import (
     ListenNotSupportedError,
     ResourceUpdated,
     SubscriptionLost,
-    ToolsListChanged,
     listen,
 )
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
@@ -279,8 +278,9 @@ class RawSession(ClientSession):
 
     async def _listen_for(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
         if self.is_modern:
-            named = () if uri in CHANGED else (uri,)
-            kinds = {"resources_list_changed": uri == "resources/list", "prompts_list_changed": uri == "prompts/list"}
+            lists = ("tools/list", *CHANGED)
+            kinds = {f"{name.split('/')[0]}_list_changed": uri == name for name in lists}
+            named = () if uri in lists else (uri,)
             try:
                 async with listen(self, on_event=None, **kinds, resource_subscriptions=named) as subscription:
                     begun()
@@ -297,13 +297,8 @@ class RawSession(ClientSession):
 
     async def follow_changes(self) -> None:
         """Call `on_change` for every change that a modern server announces, until the server ends the stream."""
-        try:
-            async with listen(self, tools_list_changed=True) as subscription:
-                async for event in subscription:
-                    if isinstance(event, ToolsListChanged):
-                        self._on_change()
-        except (MCPError, SubscriptionLost, ListenNotSupportedError, TimeoutError):
-            return
+        with suppress(MCPError):
+            await self._listen_for("tools/list", self._on_change, lambda: None)
 
 
 async def negotiate(session: RawSession, era: Era) -> None:
