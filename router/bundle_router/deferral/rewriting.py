@@ -311,11 +311,7 @@ def _usable_blocks(blocks: Sequence[HiddenBlock], names: frozenset[str]) -> list
             kept = tuple(name for name in block.references if name in names)
             if kept or block.error or not block.references:
                 results[block.id] = replace(block, references=kept)
-    usable = []
-    for block in blocks:
-        if block.id in results:
-            usable.append(results[block.id] if block.kind == "result" else block)
-    return usable
+    return [results[block.id] if block.kind == "result" else block for block in blocks if block.id in results]
 
 
 def _restore_blocks(

@@ -62,9 +62,7 @@ def label_of(name: str, classes: Sequence[NameClass]) -> str:
 
 
 def _label(example: str, covered: frozenset[str], is_named: bool) -> str:
-    if is_named:
-        return example
-    return " & ".join(sorted(covered - {"*"})) or OTHER
+    return example if is_named else " & ".join(sorted(covered - {"*"})) or OTHER
 
 
 def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict[frozenset[str], str], bool]:

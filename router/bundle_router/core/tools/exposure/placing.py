@@ -35,9 +35,8 @@ def mode_of(catalog: Catalog, bundle: Bundle, tool: str) -> Place:
     traits = MODES[mode]
     if traits.may_join and not traits.in_array and is_named_by_skill(catalog, bundle, tool):
         mode = "direct"
-    if MODES[mode].in_array and tool not in catalog.cards:
-        return "deferred"  # its definition is not known yet
-    return mode
+    is_known = tool in catalog.cards
+    return mode if is_known or not MODES[mode].in_array else "deferred"
 
 
 def offer_of(catalog: Catalog, bundle: Bundle) -> Offer:

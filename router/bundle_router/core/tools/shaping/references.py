@@ -228,9 +228,8 @@ def _payload_key(value: dict[str, Any]) -> str | None:
     """Return the key whose string the object's other keys declare to be base64."""
     if value.get("type") in ("image", "audio") and isinstance(value.get("data"), str):
         return "data"
-    if isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value):
-        return "blob"
-    return None
+    is_blob = isinstance(value.get("blob"), str) and ("mimeType" in value or "uri" in value)
+    return "blob" if is_blob else None
 
 
 Span = tuple[int, int]
