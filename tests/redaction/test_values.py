@@ -250,6 +250,10 @@ def test_a_bounded_number_of_short_texts_is_remembered_as_clean() -> None:
     ):
         assert redactor.redact_many(texts) is texts
         assert len(redactor._clean) == remembered  # seen nowhere else
+    ones = [(f"one {n}", min(3 + n, redaction.MAX_CLEAN)) for n in range(redaction.MAX_CLEAN)]
+    for text, remembered in ((long, 1), (exact + ".", 1), (exact, 2), *ones):
+        assert redactor.redact(text) is text
+        assert len(redactor._clean) == remembered
 
 
 def test_a_given_value_that_is_kept_too_stays_named_after_its_variable() -> None:
