@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.adapters.archive import open_archive
+from bundle_router.adapters.archive import FolderHeads, open_archive
+from bundle_router.adapters.archive.database import PostgresArchive
 from bundle_router.adapters.archive.label_files import append_label
 from bundle_router.cli import main
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 from tests.command_line import begin
+from tests.postgres.conftest import CATALOG, HEADER
 
 RECORDED = Path(__file__).parent.parent / "data" / "runs" / "0.1.0-first-layout"
 RUN = min(path.name for path in RECORDED.glob("[!.]*"))  # not the index that listing them leaves
@@ -139,3 +141,37 @@ def test_the_verbs_that_open_a_router_route_show_call_and_serve_a_run_of_the_dat
     for verb in (["route", *address], ["tools"], ["call", "repo.read_file"], ["serve", "--mcp-only"]):
         assert main([*verb, "--run", "r", "--store", "runs"]) == 3
         assert "is not a store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "update router_artifacts set data = null where sha256 in"
+        " (select sha256 from router_run_artifacts where run_id = %s)",
+        "update router_runs set ended = 'no json', header = 'no json' where run_id = %s",
+    ],
+)
+def test_one_damaged_row_is_a_finding_of_its_run_and_hides_no_other(
+    filled: str, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    import psycopg
+
+    with psycopg.connect(filled) as connection:
+        ((damaged,),) = connection.execute("select min(run_id) from router_run_artifacts").fetchall()
+        connection.execute(damage, (damaged,))
+    reports = said(capsys, "runs", "verify", "--store", filled, code=5)
+    assert [report["ok"] for report in reports] == [report["run_id"] != damaged for report in reports]
+    assert len(said(capsys, "runs", "list", "--store", filled)["runs"]) == len(reports) == 3
+    assert len(said(capsys, "runs", "prune", "--max-size", "0", "--store", filled)["deleted"]) >= 2
+
+
+def test_the_head_of_a_run_that_is_found_in_use_is_not_marked(make_store: Any, url: str, tmp_path: Path) -> None:
+    heads = FolderHeads(tmp_path)
+    make_store().create("r-1", header=HEADER, catalog=CATALOG)
+    heads.note("r-1", 0, "sha256:0")
+    archive = PostgresArchive(url)
+    archive.heads = heads
+    assert not archive.delete("r-1")
+    head = heads.read("r-1")
+    assert head is not None
+    assert not head.pruned

@@ -258,17 +258,14 @@ class ArtifactPool:
         with suppress(OSError), self._open_folder_of(sha256, make=True) as pool_folder:
             os.link(sha256, sha256, src_dir_fd=folder, dst_dir_fd=pool_folder, follow_symlinks=False)
 
-    def free(self) -> int:
-        """Delete files that no run names; return their total bytes."""
-        freed = 0
+    def free(self) -> None:
+        """Delete files that no run names."""
         for inner in sorted(self._folders()):
             with suppress(OSError), Opened(os.open(self._top / inner, _DIRECTORY)) as fd:
                 for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
                     found = os.stat(name, dir_fd=fd, follow_symlinks=False)
                     if SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                         os.unlink(name, dir_fd=fd)
-                        freed += found.st_size
-        return freed
 
     def _folders(self) -> list[str]:
         with suppress(OSError), os.scandir(self._top) as entries:

@@ -31,6 +31,12 @@ def say(text: str = "") -> None:
     sys.stdout.write(visible(text) + "\n")
 
 
+def say_skipped(reasons: Iterable[str]) -> None:
+    """Print on standard error what was passed over, a line each."""
+    for why in reasons:
+        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
+
+
 def print_result(arguments: argparse.Namespace, value: Any, text: str) -> None:
     """Print what a verb did: as one JSON document with `--json`, else as a line of text."""
     if arguments.json:

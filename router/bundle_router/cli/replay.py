@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import counted, heading, print_json, progress, say, say_whole, table
-from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of
+from bundle_router.cli.shared_arguments import SkippedRuns, add_archive, add_json, archive_of
 from bundle_router.core.records.replayed import ReplayedDecision
-from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import CorruptRun, RequestError
+from bundle_router.errors import RequestError
 from bundle_router.review.behaviour import Behaviour, CauseGroup, ChangeKind, edited_words
 from bundle_router.review.edit_places import Places
 from bundle_router.review.replaying import ReplayOutcome
@@ -53,15 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         load_with_places(arguments.config, local=local_servers(arguments)) if arguments.config else (None, {})
     )
     replaying = open_replays(archive, other, max(0, arguments.examples))
-    total, status = ReplayOutcome(Behaviour(replaying.examples)), 0
+    total, skipped = ReplayOutcome(Behaviour(replaying.examples)), SkippedRuns(archive, named=bool(arguments.run_ids))
     run_ids = arguments.run_ids or archive.run_ids()
-    with progress("Replaying", sum(archive.summary(run_id).records or 0 for run_id in run_ids)) as done:
+    with progress("Replaying", sum(run.records or 0 for run in archive.runs(run_ids))) as done:
         for run_id in run_ids:
-            try:
+            with skipped.reading(run_id):
                 total.merge(replaying.replay_run(run_id, done))
-            except CorruptRun as error:
-                status = error.exit_code
-                sys.stderr.write(visible(f"bundle-router: skipped: {error.message}") + "\n")
     if arguments.json:
         print_json(total.to_json(places))
     else:
@@ -69,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         remote = {s.name for s in other.servers.values() if s.traits.is_remote} if other is not None else set()
         if total.behaviour.decisions and (later := ", ".join(sorted(remote - replaying.known))):
             say(f"no run recorded the state of {later}: taken as reviewed and available")
-    return status or (1 if total.differing_count else 0)
+    return skipped.status or (1 if total.differing_count else 0)
 
 
 # --- for people ------------------------------------------------------------------------------------------------------

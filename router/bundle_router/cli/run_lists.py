@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,23 +101,13 @@ def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
     from bundle_router.adapters.index import RunIndex, index_url
 
     archive = archive_of(arguments)
-    with progress("reading runs", 100) as done:
-        index = RunIndex(
-            archive,
-            index_url(archive.where, None if arguments.store else arguments.runs),
-            report=lambda at, of: done(100 * at // of),
-        )
-        try:
+    url = index_url(archive.where, None if arguments.store else arguments.runs)
+    with closing(RunIndex(archive, url, report=lambda at, of: done(100 * at // of))) as index:
+        with progress("reading runs", 100) as done:
             index.refresh(now=True)
             if index.stale:
                 sys.stderr.write(visible(f"bundle-router: read as it was: {index.stale}") + "\n")
-        except BaseException:
-            index.close()
-            raise
-    try:
         yield index
-    finally:
-        index.close()
 
 
 def list_runs(arguments: argparse.Namespace) -> int:

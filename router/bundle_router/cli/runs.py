@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle_router.cli.output import counted, heading, print_json, print_result, say, say_json, say_whole
+from bundle_router.cli.output import counted, heading, print_json, print_result, say, say_json, say_skipped, say_whole
 from bundle_router.cli.run_lists import AGE, AGE_S, add_facets, has_index, index_of, list_runs, show_hits, show_stats
-from bundle_router.cli.shared_arguments import add_archive, add_json, archive_of, config_folder
+from bundle_router.cli.shared_arguments import SkippedRuns, add_archive, add_json, archive_of, config_folder
 from bundle_router.cli.timeline import show_records
-from bundle_router.core.tools.shaping import visible
-from bundle_router.errors import ConfigError, CorruptRun, RequestError, UnknownRun
+from bundle_router.errors import ConfigError, CorruptRun, RequestError
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
@@ -123,14 +121,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     archive = archive_of(arguments)
     archive.heads = _heads(arguments) or archive.heads
     if arguments.secrets:
-        return _secrets(archive, arguments.run_id or archive.run_ids(), as_json=arguments.json)
-    reports = []
+        return _secrets(archive, arguments)
+    reports, skipped = [], SkippedRuns(archive, named=bool(arguments.run_id))
     for run_id in arguments.run_id or archive.run_ids():
-        try:
+        with skipped.reading(run_id):
             reports.append(archive.verify(run_id, artifacts=True))
-        except UnknownRun:  # pruned meanwhile
-            if arguments.run_id:
-                raise
     missing = [] if arguments.run_id else archive.missing()
     if arguments.json:
         rows = [{**asdict(report), "ok": report.ok} for report in reports]
@@ -143,7 +138,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         for text in missing:
             say(text)
         say(f"{sum(r.ok for r in reports)} of {len(reports)} runs are as they were written")
-    return 0 if all(report.ok for report in reports) and not missing else 5
+    return skipped.status if all(report.ok for report in reports) and not missing else CorruptRun.exit_code
 
 
 def _heads(arguments: argparse.Namespace) -> FolderHeads | None:
@@ -168,25 +163,28 @@ def _show_report(report: VerifyReport) -> None:
         say(f"  {text}")
 
 
-def _secrets(archive: RunArchive, run_ids: list[str], *, as_json: bool) -> int:
+def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
     """Print the places in runs that today's rules would redact, and earlier rules may have let pass."""
     from bundle_router.adapters.redaction import SecretRedactor
 
-    redactor = SecretRedactor()
-    found = [
-        (run_id, name, number, rules)
-        for run_id in run_ids
-        for name, lines in archive.texts(run_id)
-        for number, line in enumerate(lines, 1)
-        if (rules := redactor.rules_in(line))
-    ]
-    if as_json:
+    redactor, run_ids = SecretRedactor(), arguments.run_id or archive.run_ids()
+    found: list[tuple[str, str, int, list[str]]] = []
+    skipped = SkippedRuns(archive, named=bool(arguments.run_id))
+    for run_id in run_ids:
+        with skipped.reading(run_id):
+            found += (
+                (run_id, name, number, rules)
+                for name, lines in archive.texts(run_id)
+                for number, line in enumerate(lines, 1)
+                if (rules := redactor.rules_in(line))
+            )
+    if arguments.json:
         print_json([dict(zip(("run", "file", "line", "rules"), row, strict=True)) for row in found])
     else:
         for run_id, name, number, rules in found:
             say(f"{run_id}/{name}:{number}: {', '.join(rules)}")
         say(f"{counted(len(found), 'line')} of {counted(len(run_ids), 'run')} with what would be redacted today")
-    return 1 if found else 0
+    return 1 if found else skipped.status
 
 
 def _receipt(arguments: argparse.Namespace) -> int:
@@ -245,14 +243,15 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _copy_runs(arguments: argparse.Namespace, source: RunArchive, target: RunArchive, where: str) -> int:
-    from bundle_router.adapters.archive.run_transfer import transfer
+    from bundle_router.adapters.archive.run_transfer import copy_run
 
-    run_ids = arguments.run_id or source.run_ids()
-    refused = transfer(source, run_ids, target, named=bool(arguments.run_id))
-    count = len(run_ids) - len(refused)
+    count, skipped = 0, SkippedRuns(source, named=bool(arguments.run_id))
+    for run_id in arguments.run_id or source.run_ids():
+        with skipped.reading(run_id):
+            copy_run(source, run_id, target)
+            count += 1
     print_result(arguments, {"runs": count, "to": where}, f"{counted(count, 'run')} copied to {where}")
-    _report_skipped(error.message for error in refused)
-    return max((error.exit_code for error in refused), default=0)
+    return skipped.status
 
 
 def _index(arguments: argparse.Namespace) -> int:
@@ -283,13 +282,9 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 def _passed_over(built: IndexBuild) -> int:
     """Name the runs that could not be read; return the exit status."""
-    _report_skipped(why for _, why in built.problems)
+    say_skipped(why for _, why in built.problems)
+    say_skipped(f"run {run_id!r} was deleted meanwhile" for run_id in built.deleted)
     return CorruptRun.exit_code if built.problems else 0
-
-
-def _report_skipped(reasons: Iterable[str]) -> None:
-    for why in reasons:
-        sys.stderr.write(visible(f"bundle-router: skipped: {why}") + "\n")
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------

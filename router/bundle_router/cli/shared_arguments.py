@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from bundle_router.cli.local import add_local, local_servers
+from bundle_router.cli.output import say_skipped
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.models import Step, StepPolicy, Trust
-from bundle_router.errors import RequestError
+from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive
@@ -49,6 +52,33 @@ def archive_of(arguments: argparse.Namespace) -> RunArchive:
 
     # The default folder comes with the first run, so nobody mistyped it.
     return open_archive(arguments.store or arguments.runs, present=arguments.runs != _RUNS)
+
+
+class SkippedRuns:
+    """Reports runs that can't be read. Of runs that the command `named`, none may be missing or refused."""
+
+    def __init__(self, archive: RunArchive, *, named: bool) -> None:
+        self.status = 0
+        self._archive, self._named = archive, named
+
+    @contextmanager
+    def reading(self, run_id: str) -> Iterator[None]:
+        """End the block with a report if the run can't be read. Raises StorageError if no run can."""
+        try:
+            try:
+                yield
+            except CorruptRun:
+                self._archive.path_text(run_id)  # raises UnknownRun: what was deleted is not damaged
+                raise
+        except UnknownRun:
+            if self._named:
+                raise
+            say_skipped([f"run {run_id!r} was deleted meanwhile"])
+        except (CorruptRun, RequestError, StorageError) as error:
+            if (self._named and isinstance(error, RequestError)) or getattr(error, "kind", "") == "unreachable":
+                raise
+            self.status = max(self.status, error.exit_code)
+            say_skipped([error.message])
 
 
 def add_development(parser: argparse.ArgumentParser) -> None:

@@ -170,10 +170,10 @@ class RunArchive(ABC):
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    def runs(self) -> list[RunSummary]:
-        """Return every run, newest first by the time it was opened, then by id."""
+    def runs(self, run_ids: Iterable[str] | None = None) -> list[RunSummary]:
+        """Return every run, or those named that are there, newest first by the time it was opened, then by id."""
         summaries = []
-        for run_id in self.run_ids():
+        for run_id in self.run_ids() if run_ids is None else run_ids:
             with contextlib.suppress(UnknownRun):  # pruned meanwhile
                 summaries.append(self.summary(run_id))
         return sorted(summaries, key=lambda run: (run.opened, run.run_id), reverse=True)

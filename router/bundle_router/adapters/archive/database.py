@@ -34,11 +34,6 @@ select coalesce(ended, header), next_seq,
        where router_run_artifacts.run_id = router_runs.run_id)
 from router_runs where run_id = %s
 """
-_DELETE: Final = """
-with alone as materialized (select pg_try_advisory_xact_lock(%s) as is_so),
-gone as (delete from router_runs where run_id = %s and (select is_so from alone))
-select is_so from alone
-"""
 
 
 class PostgresArchive(RunArchive):
@@ -86,16 +81,13 @@ class PostgresArchive(RunArchive):
     def summary(self, run_id: str) -> RunSummary:
         text, count, size = self._row(_SUMMARY, run_id)
         workers = self._session.writers_of(run_id)
-        header = self._header_of(run_id, text)
-        return summary_of(
-            header,
-            run_id=run_id,
-            path=f"{self.where}#{run_id}",
-            state="open" if workers else "closed" if header.closed else "ended",
-            pid=next((worker.pid for worker in workers), 0),
-            records=count,
-            bytes=int(size) + len(text),
-        )
+        found: dict[str, Any] = {"run_id": run_id, "path": f"{self.where}#{run_id}", "bytes": int(size) + len(text)}
+        found |= {"pid": next((worker.pid for worker in workers), 0), "records": count}
+        try:
+            header = self._header_of(run_id, text)
+        except CorruptRun as error:
+            return RunSummary(state="open" if workers else "unreadable", problem=error.message, **found)
+        return summary_of(header, state="open" if workers else "closed" if header.closed else "ended", **found)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         query = (
@@ -138,13 +130,10 @@ class PostgresArchive(RunArchive):
         self.path_text(run_id)
         return PostgresArtifacts(self._pool, run_id, self._objects)
 
-    def label_lines(self, run_id: str) -> list[str]:
-        query = "select line from router_labels where run_id = %s order by position"
-        return [line for (line,) in self._pool.fetch(query, (run_id,))]
-
     def labels(self, run_id: str) -> list[StepLabel]:
         place = self.path_text(run_id)
-        return [correction_from(f"{place}:label {at}", line) for at, line in enumerate(self.label_lines(run_id), 1)]
+        rows = self._pool.fetch("select line from router_labels where run_id = %s order by position", (run_id,))
+        return [correction_from(f"{place}:label {at}", line) for at, (line,) in enumerate(rows, 1)]
 
     def add_label(self, run_id: str, correction: StepLabel) -> str:
         place = self.path_text(run_id)
@@ -158,15 +147,19 @@ class PostgresArchive(RunArchive):
         return place
 
     def delete(self, run_id: str) -> bool:
-        if self._session.writers_of(run_id):
-            return False
-        if self.heads is not None:
-            self.heads.prune(run_id)
+        lock = self._session.lock_of(run_id)
         digests = self._pool.fetch("select sha256 from router_run_artifacts where run_id = %s", (run_id,))
-        ((is_gone,),) = self._pool.fetch(_DELETE, (self._session.lock_of(run_id), run_id), doing="delete a run")
-        if is_gone:  # no writer held its lock
-            free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])
-        return bool(is_gone)
+        try:
+            with self._pool.lend() as connection, connection.transaction():
+                if connection.execute("select pg_try_advisory_xact_lock(%s)", (lock,)).fetchone() != (True,):
+                    return False  # a writer holds it
+                if self.heads is not None:  # before: a run that was deleted and is not marked counts as taken away
+                    self.heads.prune(run_id)
+                connection.execute("delete from router_runs where run_id = %s", (run_id,))
+        except psycopg.Error as error:
+            raise to_storage_error("delete a run", self.where, error) from None
+        free_artifacts(self._pool, self._objects, [sha256 for (sha256,) in digests])
+        return True
 
     def finish_deletions(self) -> None:
         """Delete artifacts and catalogs that no run names, which interrupted deletions left behind."""
@@ -229,7 +222,10 @@ class PostgresArchive(RunArchive):
             connection.execute(
                 "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
             )
-        self._take_artifacts(connection, source, run_id)
+        try:
+            self._take_artifacts(connection, source, run_id)
+        except KeyError as error:
+            raise CorruptRun(f"artifact {error} of run {run_id!r} was deleted while it was copied") from None
 
     def _take_artifacts(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str) -> None:
         kept = source.artifacts(run_id)

@@ -26,7 +26,7 @@ from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.errors import CorruptRun, storage_error
+from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 from bundle_router.tools.descriptors import Opened
 
@@ -86,11 +86,12 @@ class Archive(RunArchive):
         found: dict[str, Any] = {"run_id": run_id, "path": str(path), "pid": pid or 0, "bytes": _tree_bytes(path)}
         try:
             header = self.header(run_id)
-        except CorruptRun as error:
+            found["records"] = None if header.head is not None else _line_count(path)
+        except (CorruptRun, StorageError) as error:
+            self.path(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
             return RunSummary(state="unreadable" if pid is None else "open", problem=error.message, **found)
         state = "open" if pid is not None else "closed" if header.closed else "ended"
-        counted = None if header.head is not None else _line_count(path)
-        return summary_of(header, state=state, records=counted, **found)
+        return summary_of(header, state=state, **found)
 
     def header(self, run_id: str) -> RunHeader:
         path = self.path(run_id) / "run.json"
@@ -176,7 +177,9 @@ def _open_regular_file(path: Path) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
-        raise storage_error(f"can't read {path}", error) from error
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise storage_error(f"can't read {path}", error) from error
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     with Opened(fd):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
@@ -242,24 +245,19 @@ def _stamp(run_dir: str) -> RunStamp:
 
 
 def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, int]]:
-    for line in _lines(path, size - position, position):
-        position += len(line)
-        yield line, position
-
-
-def _lines(path: Path, size: int, start: int = 0) -> Iterator[bytes]:
-    """Yield the complete lines within `size` bytes of a file, from `start` on. A line over MAX_LINE comes in pieces."""
+    """Yield the complete lines within the first `size` bytes of a file, from `position` on, each with the position
+    after it. A line over MAX_LINE comes in pieces."""
     with _open_regular_file(path) as fd:
         if fd is None:
             return
-        os.lseek(fd, start, os.SEEK_SET)
+        os.lseek(fd, position, os.SEEK_SET)
         with open(fd, "rb", buffering=_BLOCK, closefd=False) as file:
-            while size > 0:
-                line = file.readline(min(size, MAX_LINE))
+            while position < size:
+                line = file.readline(min(size - position, MAX_LINE))
                 if not line.endswith(b"\n") and len(line) < MAX_LINE:
                     return
-                size -= len(line)
-                yield line
+                position += len(line)
+                yield line, position
 
 
 def _line_count(path: Path) -> int:
@@ -274,7 +272,7 @@ def _line_count(path: Path) -> int:
 
 def _writer(path: Path) -> int | None:
     """Return the pid of a process that has the run open (0 if unknown); None if none has."""
-    with contextlib.suppress(CorruptRun), _open_regular_file(path / FILES["routing"]) as fd:
+    with contextlib.suppress(CorruptRun, StorageError), _open_regular_file(path / FILES["routing"]) as fd:
         return None if fd is None else _other_writer(fd)
     return None
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from bundle_router.adapters.text_files import read_bounded
 from bundle_router.core.models.canonical import encode
 from bundle_router.errors import CorruptRun, StorageError, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
@@ -28,19 +29,14 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 def read_labels(run_dir: Path) -> list[StepLabel]:
-    """Return the reviewers' labels of a run, in the order they were given. Raises CorruptRun, StorageError."""
+    """Return the reviewers' labels of a run, in the order they were given. Raises CorruptRun."""
     path = run_dir / FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        data = read_bounded(path, MAX_BYTES, follow=False)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(f"{path} can't be read: {error.strerror}", kind="io_error") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CorruptRun(f"{path} is not a regular file", advice="remove it")
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+        raise CorruptRun(f"{path} can't be read: {error.strerror}", advice="remove it") from error
     if len(data) > MAX_BYTES:
         raise CorruptRun(f"{path} has more than {MAX_BYTES:,} bytes", advice="remove it")
     lines = data.split(b"\n")[:-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bundle_router.adapters.archive.archive import RunArchive, RunSummary
-from bundle_router.errors import CorruptRun, UnknownRun
+from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ def prune(
     have at most `max_bytes`. An open run is never deleted; a run without a readable time is kept and named.
 
     By the records' own times, a run ended when it was closed, else at its last decision, else when it was opened.
-    Raises ValueError for an invalid `now` or if no limit is given, StorageError if a run can't be deleted.
+    Raises ValueError for an invalid `now` or if no limit is given, StorageError if a run can't be deleted (after the
+    others).
     """
     instant = _instant(now)
     if instant is None or (older_than_s is None and max_bytes is None):
@@ -42,13 +43,19 @@ def prune(
     left = sum(run.bytes for _, run in aged)
     deleted: list[RunSummary] = []
     kept: list[tuple[str, str]] = []
+    failed: StorageError | None = None
     for ended, run in aged:
         too_old = older_than_s is not None and 0 < ended < instant - older_than_s
         if not too_old and (max_bytes is None or left <= max_bytes):
             continue
         reason = "it is open" if run.state == "open" else "its time can't be read" if ended <= 0 else ""
-        if not reason and not dry_run and not archive.delete(run.run_id):
-            reason = "it is open"
+        try:
+            if not reason and not dry_run and not archive.delete(run.run_id):
+                reason = "it is open"
+        except StorageError as error:
+            if error.kind == "unreachable":
+                raise
+            failed, reason = failed or error, error.message
         if reason:
             kept.append((run.run_id, reason))
         else:
@@ -56,6 +63,8 @@ def prune(
             left -= run.bytes
     if deleted and not dry_run:
         archive.finish_deletions()
+    if failed is not None:
+        raise failed
     return PruneResult(tuple(run.run_id for run in deleted), tuple(kept), sum(run.bytes for run in deleted))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,32 +21,18 @@ _BEGUN: Final = ".importing-"
 """Prefix of a run that is being written; no run id starts with a dot."""
 
 
-def transfer(
-    source: RunArchive, run_ids: list[str], target: RunArchive, *, named: bool
-) -> list[CorruptRun | RequestError]:
-    """Copy whole, intact runs; return why the refused ones were passed over. The target's own runs are not touched.
+class _UnnamedRun(Archive):
+    """A run in a folder that does not have its name yet."""
 
-    A run that is broken (CorruptRun), or whose id the target has (RequestError), is raised if the runs were `named`.
-    Raises StorageError.
-    """
-    refused: list[CorruptRun | RequestError] = []
-    for run_id in run_ids:
-        try:
-            _copy(source, run_id, target)
-        except (CorruptRun, RequestError) as error:
-            if named:
-                raise
-            refused.append(error)
-    return refused
+    def path(self, run_id: str) -> Path:
+        return self.root
 
 
-def _copy(source: RunArchive, run_id: str, target: RunArchive) -> None:
-    report = source.verify(run_id)
-    if not report.ok:
-        why = report.broken.detail if report.broken is not None else report.problems[0]
-        raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
+def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
+    """Copy a whole run. Raises CorruptRun for a broken one, RequestError if the target has its id, StorageError."""
+    _check_whole(source, run_id)
     if isinstance(target, Archive):
-        write_directory(source, run_id, target.root)
+        _write_directory(source, run_id, target.root)
         return
     with needs_extra("a PostgreSQL store", "postgresql"):
         from bundle_router.adapters.archive.database import PostgresArchive
@@ -54,16 +41,24 @@ def _copy(source: RunArchive, run_id: str, target: RunArchive) -> None:
         target.take_in(source, run_id)
 
 
-def write_directory(source: RunArchive, run_id: str, root: Path) -> Path:
-    """Write the directory form of a run, atomically. Raises RequestError, StorageError."""
+def _check_whole(archive: RunArchive, run_id: str) -> None:
+    report = archive.verify(run_id, artifacts=True)
+    if not report.ok:
+        why = report.broken.detail if report.broken is not None else report.problems[0]
+        raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
+
+
+def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
     path = root / run_id
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with private_folder(_BEGUN, root) as temporary:
-                _write_files(source, run_id, Path(temporary))
+                with suppress(KeyError):  # an artifact that is gone meanwhile: the copy is not whole
+                    _write_files(source, run_id, Path(temporary))
+                _check_whole(_UnnamedRun(temporary), run_id)
                 Path(temporary).rename(path)
-                return path
+                return
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another import of it was first
             raise storage_error(f"can't write {path}", error) from error

@@ -24,7 +24,7 @@ from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
-from bundle_router.errors import CorruptRun, UnknownRun
+from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -38,13 +38,15 @@ _SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "argumen
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """Result of filling an index. `url` is without its password; `problems` names the unreadable runs."""
+    """Result of filling an index. `url` is without its password; `problems` names the unreadable runs, `deleted`
+    those that were deleted meanwhile."""
 
     url: str
     runs: int
     decisions: int
     calls: int
     problems: tuple[tuple[str, str], ...] = ()
+    deleted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
     written.
     """
     engine = open_engine(url)
+    deleted: tuple[str, ...] = ()
     try:
         with translate_errors("written"), writing(engine) as connection:
             prepare(connection, named=named)
@@ -82,13 +85,19 @@ def index_runs(archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named:
             for run_id in run_ids:
                 if named:
                     forget_run(connection, run_id)
-                filling.take_new(run_id, None, stamps.get(run_id, RunStamp(0, "", "")))
+                try:
+                    filling.take_new(run_id, None, stamps.get(run_id, RunStamp(0, "", "")))
+                except UnknownRun:
+                    if named:
+                        raise
+                    filling.drop(run_id)
+                    deleted = (*deleted, run_id)
             filling.end()
     finally:
         engine.dispose()
     shown_url, counts, problems = engine.url.render_as_string(hide_password=True), filling.counts, filling.problems
     return IndexBuild(
-        shown_url, filling.runs, counts["decisions"], counts["calls"], (*problems, *filling.exposures.problems)
+        shown_url, filling.runs, counts["decisions"], counts["calls"], (*problems, *filling.exposures.problems), deleted
     )
 
 
@@ -212,7 +221,6 @@ class _Filling:
 
     def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
         positions, head, problem = dict(source.positions), source.head, ""
-        self.runs += 1
         try:
             for record in self._archive.records_after(run_id, positions):
                 head = str(record.get("hash", ""))
@@ -224,7 +232,9 @@ class _Filling:
                 except (AttributeError, TypeError, ValueError) as error:
                     read_record(record)  # names the field that is of another type than ours
                     raise CorruptRun(f"record {record.get('seq')} of run {run_id!r} has no rows: {error}") from error
-        except CorruptRun as error:
+        except (CorruptRun, StorageError) as error:
+            if isinstance(error, StorageError) and error.kind == "unreachable":
+                raise
             problem = error.message
             self.problems.append((run_id, problem))
             self.drop(run_id)
@@ -234,6 +244,7 @@ class _Filling:
         self._add_labels(run_id, rows)
         self._set_run(run_id, problem)
         self._set_source(run_id, stamp, positions, head)
+        self.runs += 1
 
     def _exposure(self, run_id: str, record: Mapping[str, Any]) -> str | None:
         digest, fresh = self.exposures.of(run_id, record)
@@ -263,7 +274,7 @@ class _Filling:
     def _add_labels(self, run_id: str, rows: RunRows) -> None:
         try:
             labels = self._archive.labels(run_id)
-        except CorruptRun as error:
+        except (CorruptRun, StorageError) as error:
             self.problems.append((run_id, error.message))
             return
         position = 0

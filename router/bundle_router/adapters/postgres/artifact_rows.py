@@ -31,7 +31,7 @@ insert into router_run_artifacts select %(run_id)s, sha256 from kept on conflict
 _FREE: Final = """
 delete from router_artifacts a where sha256 = %s and not exists
     (select from router_run_artifacts r where r.sha256 = a.sha256)
-returning size, data is null
+returning data is null
 """
 
 
@@ -88,9 +88,8 @@ class PostgresArtifacts:
         (data,) = rows[0]
         if data is None:
             if self._objects is None:
-                raise StorageError(
-                    f"artifact {sha256} is in an object store, and the store's URL names none",
-                    kind="unreachable",
+                raise CorruptRun(
+                    f"artifact {sha256} has no bytes in the database, and the store's URL names no object store",
                     advice="name it in the store's URL: …?objects=s3://bucket/prefix",
                 )
             data = self._objects.get(sha256)
@@ -114,20 +113,16 @@ class PostgresArtifacts:
                 yield f"artifact {artifact.sha256} is gone from the object store"
 
 
-def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> int:
-    """Delete those artifacts that no run names any more; return their total bytes.
+def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[str]) -> None:
+    """Delete those artifacts that no run names any more.
 
     An object is deleted after its row, under a lock that a writer of the same bytes takes first.
     """
-    freed = 0
     for sha256 in digests:
         try:
             with pool.lend() as connection:
                 row = connection.execute(_FREE, (sha256,)).fetchone()
-                if row is None:
-                    continue
-                freed += row[0]
-                if objects is None or not row[1]:
+                if objects is None or row is None or not row[0]:
                     continue
                 with connection.transaction():
                     connection.execute("select pg_advisory_xact_lock(%s)", (lock_of(sha256),))
@@ -138,4 +133,3 @@ def free_artifacts(pool: Pool, objects: ObjectStore | None, digests: Sequence[st
             continue  # a run names it meanwhile
         except psycopg.Error as error:
             raise to_storage_error("free an artifact", pool.where, error) from None
-    return freed
