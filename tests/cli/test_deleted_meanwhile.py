@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -142,3 +143,24 @@ def test_a_run_that_may_not_be_read_hides_no_other(runs: Path, capsys: pytest.Ca
     assert "2 of 2 runs are as they were written" in said.out
     assert main(["runs", "list", "--runs", str(runs), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
+
+
+@pytest.mark.parametrize("call", ["fstat", "pread", "lseek"])
+def test_a_run_that_the_disk_does_not_give_hides_no_other(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    real = getattr(os, call)
+
+    def fail(fd: int, *arguments: Any) -> Any:
+        if Path(f"/proc/self/fd/{fd}").readlink().is_relative_to(runs / "golden-open"):
+            raise OSError(errno.EIO, "the disk gave nothing")
+        return real(fd, *arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        assert main(["runs", "verify", "--runs", str(runs)]) == 4
+        said = capsys.readouterr()
+        assert "the disk gave nothing" in said.err
+        assert "2 of 2 runs are as they were written" in said.out
+        assert main(["runs", "list", "--runs", str(runs), "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["runs"]) == 3

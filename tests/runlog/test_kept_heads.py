@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import json
@@ -55,6 +56,9 @@ class ListStore:
             out.write(line)
         self.seq += 1
         return Appended((), self.seq - 1, self.head)
+
+    def close(self) -> None:
+        """No descriptor is kept."""
 
 
 def test_what_is_missing_is_told_in_the_order_in_which_the_runs_began() -> None:
@@ -586,3 +590,19 @@ def test_the_command_takes_heads_and_key_from_the_config(
     assert main(words) == 3
     (config / "router.toml").write_text('[records]\nkey = "the key itself"\n')
     assert main(words) == 2
+
+
+def test_a_head_that_the_disk_does_not_give_is_said_and_hides_no_other(
+    kept: tuple[Path, FolderHeads], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(fd: int, path: Path) -> StoredHead | None:
+        if path.name == "one.head":
+            raise OSError(errno.EIO, "the disk gave nothing")
+        return read_head(fd, path)
+
+    read_head = head_files._read
+    monkeypatch.setattr(head_files, "_read", read)
+    with pytest.raises(StorageError, match=r"can't read .*/one\.head: the disk gave nothing"):
+        kept[1].read("one")
+    archive = archive_of(kept)
+    assert [archive.verify(run_id).ok for run_id in archive.run_ids()] == [False, True]

@@ -87,6 +87,44 @@ def test_a_call_that_took_the_last_descriptor_still_gets_its_end(tmp_path: Path)
     assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
 
 
+FEW_FILES = """
+import os, resource, sys
+from pathlib import Path
+from bundle_router import Router, Step
+from bundle_router.errors import StorageError
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def opened_of(run_id):
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [name for link in links if link.is_symlink() and f"/{run_id}/" in (name := os.readlink(link))]
+with Router.open(sys.argv[1], runs=sys.argv[2], workspace=sys.argv[3]) as router:
+    router.route_sync(Step(run_id="r", workflow="feature", role="planner", step="plan"))
+    failed = 0
+    for more in range(1, 20):
+        step = Step(run_id=f"r-{more}", workflow="feature", role="planner", step="plan")
+        used = max(map(int, os.listdir("/proc/self/fd")))
+        holes = [os.open(os.devnull, os.O_RDONLY) for _ in range(used + 1 - len(os.listdir("/proc/self/fd")))]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, most))
+        try:
+            router.route_sync(step)
+        except StorageError as error:
+            failed += 1
+            assert error.kind == "out_of_files", error
+            assert not opened_of(step.run_id), (more, opened_of(step.run_id))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            for fd in holes:
+                os.close(fd)
+    assert 1 < failed < 19, failed
+"""
+
+
+def test_a_run_that_could_not_be_opened_keeps_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-c", FEW_FILES, str(ROOT / "config"), str(tmp_path / "runs"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_about_a_thousand_runs_are_open_under_the_usual_limit_and_the_limit_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     usual = 1024 if ALL else 256  # by default a quarter of what it usually is

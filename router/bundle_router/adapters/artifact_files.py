@@ -166,14 +166,12 @@ class ArtifactReader:
 class RunArtifacts(ArtifactReader):
     """The artifact store of a run that this process writes. Implements `ports.ArtifactStore`.
 
-    `durable`: `put` returns when the bytes survive power loss. `shared`: equal bytes are stored once for all runs.
+    `durable`: `put` returns when the bytes survive power loss.
     """
 
-    def __init__(
-        self, run_dir: str | os.PathLike[str], *, durable: bool = False, max_bytes: int = MAX_BYTES, shared: bool = True
-    ) -> None:
+    def __init__(self, run_dir: str | os.PathLike[str], *, durable: bool = False, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(run_dir, max_bytes=max_bytes)
-        self._pool = ArtifactPool(Path(self._run_dir).absolute().parent) if shared else None
+        self._pool = ArtifactPool(Path(self._run_dir).absolute().parent)
         self._durable = durable
 
     def put(self, data: bytes) -> str:
@@ -204,13 +202,12 @@ class RunArtifacts(ArtifactReader):
 
     def _keep(self, sha256: str, data: bytes, folder: int) -> None:
         """Link the shared copy of the content, or write it and share it."""
-        if self._pool is not None and self._pool.link_into(folder, sha256, data):
+        if self._pool.link_into(folder, sha256, data):
             if self._durable:
                 _sync(sha256, folder)
             return
         self._write(sha256, data, folder)
-        if self._pool is not None:
-            self._pool.take(folder, sha256)
+        self._pool.take(folder, sha256)
 
     def _write(self, sha256: str, data: bytes, folder: int) -> None:
         temporary = _BESIDE + secrets.token_hex(8)

@@ -131,9 +131,7 @@ def _read_run(archive: RunArchive, run_id: str, catalogs: dict[str, Catalog]) ->
     """Read one run. Raises CorruptRun, StorageError, UnknownRun. Runs that were tampered with are not used."""
     from bundle_router.core.records.replayed import catalog_from
 
-    report = archive.verify(run_id)
-    if report.broken is not None or report.problems:
-        raise CorruptRun(report.broken.detail if report.broken is not None else report.problems[0])
+    archive.check_whole(run_id)
     try:
         steps = past_steps(archive.records(run_id), archive.labels(run_id))
         for revision in {step.catalog_revision for step in steps} - catalogs.keys():

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -435,13 +436,16 @@ class RunTable:
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         limits, kept = self._catalog.settings.limits, self._catalog.settings.log
         run = OpenRun(log, self, recent_steps=limits.recent_steps, durable=kept.durability == "disk")
-        with run.lock:
-            run.read_on()
-        for torn in log.healed:
-            self.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
-        with self._lock:
-            self._refuse_closed()
-            self._runs[run_id] = run
+        with ExitStack() as on_error:
+            on_error.callback(log.close)  # else nobody would: it counts as open while this process lives
+            with run.lock:
+                run.read_on()
+            for torn in log.healed:
+                self.diagnostics.event("warning", "log.healed", run_id=run_id, file=torn.file, saved=torn.saved)
+            with self._lock:
+                self._refuse_closed()
+                self._runs[run_id] = run
+            on_error.pop_all()
         return run
 
     def keep_catalog(self, run: OpenRun, wait_s: float) -> None:

@@ -23,7 +23,7 @@ from bundle_router.core.records.heads import NO_HEAD, StoredHead, faults_of_head
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.core.records.run_header import FIRST_CATALOG, RunHeader, catalog_file
-from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun
+from bundle_router.errors import CorruptRun, RequestError, StorageError, UnknownRun, storage_error
 from bundle_router.review.learning.recorded_steps import StepLabel
 
 UNKEYED: Final = "the chain has no key: it finds accidental and careless changes, not a deliberate forgery"
@@ -307,6 +307,15 @@ class RunArchive(ABC):
             return self._verify(run_id, artifacts=artifacts)
         except CorruptRun as error:  # no walk is possible
             return VerifyReport(run_id, self.path_text(run_id), "unreadable", 0, None, (), (error.message,), (UNKEYED,))
+        except OSError as error:
+            raise storage_error(f"can't read run {run_id!r}", error) from error
+
+    def check_whole(self, run_id: str) -> None:
+        """Raise CorruptRun if a run is not as it was written. Raises as `verify` does."""
+        report = self.verify(run_id, artifacts=True)
+        if not report.ok:
+            why = report.broken.detail if report.broken is not None else report.problems[0]
+            raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice=ADVICE)
 
     def _verify(self, run_id: str, *, artifacts: bool) -> VerifyReport:
         place, state = self.path_text(run_id), self.summary(run_id).state

@@ -141,7 +141,7 @@ class Archive(RunArchive):
         """
         path = self.root / run_id
         with (
-            _explain_os_errors(path),
+            _explain_os_errors("delete", path),
             contextlib.suppress(FileNotFoundError),  # another prune deletes it
             Opened(os.open(path / FILES["routing"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as lock,
         ):
@@ -161,7 +161,7 @@ class Archive(RunArchive):
         for run_id in self.run_ids():
             free_unfinished(self.root / run_id, time.time() - 86_400)
         for left in sorted(self.root.glob(f"{_DELETING}*")):
-            with _explain_os_errors(left):
+            with _explain_os_errors("delete", left):
                 _remove(left)
 
 
@@ -171,19 +171,20 @@ class Archive(RunArchive):
 @contextmanager
 def _open_regular_file(path: Path) -> Iterator[int | None]:
     """Yield a descriptor of a regular file; None if there is no such file. Raises StorageError, CorruptRun."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        yield None
-        return
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
-            raise storage_error(f"can't read {path}", error) from error
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with Opened(fd):
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
-        yield fd
+    with _explain_os_errors("read", path):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                raise
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with Opened(fd):
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise CorruptRun(f"{path} is not a regular file", advice="no run has that; remove the directory")
+            yield fd
 
 
 def _read_json(path: Path) -> Any:
@@ -225,7 +226,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _size(path: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):
+    with _explain_os_errors("read", path), contextlib.suppress(FileNotFoundError):
         return path.lstat().st_size
     return 0
 
@@ -323,8 +324,8 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _explain_os_errors(path: Path) -> Iterator[None]:
+def _explain_os_errors(doing: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise storage_error(f"can't delete {path}", error) from error
+        raise storage_error(f"can't {doing} {path}", error) from error

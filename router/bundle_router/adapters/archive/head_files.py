@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -66,13 +66,12 @@ class FolderHeads:
         """Return the head of a run; None if there is none. Raises CorruptRun, StorageError."""
         path = self.folder / f"{run_id}{_SUFFIX}"
         try:
-            fd = os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+            with Opened(os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)) as fd:
+                return _read(fd, path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error(f"can't read {path}", error) from error
-        with Opened(fd):
-            return _read(fd, path)
 
     def run_ids(self) -> list[str]:
         """Return the ids of the runs that have a head, sorted."""
@@ -139,7 +138,10 @@ class HeadKeepingStore:
 
     def create(self, run_id: str, *, header: RunHeader, catalog: str) -> HeadKeepingLog:
         log = self._store.create(run_id, header=header, catalog=catalog)
-        self._heads.note(run_id, 0, genesis(run_id))
+        with ExitStack() as on_error:
+            on_error.callback(log.close)
+            self._heads.note(run_id, 0, genesis(run_id))
+            on_error.pop_all()
         return HeadKeepingLog(log, run_id, self._heads)
 
     def __getattr__(self, name: str) -> Any:

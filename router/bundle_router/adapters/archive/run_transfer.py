@@ -14,7 +14,7 @@ from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import label_line
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.models.canonical import encode
-from bundle_router.errors import CorruptRun, RequestError, needs_extra, storage_error
+from bundle_router.errors import RequestError, needs_extra, storage_error
 from bundle_router.tools.private_folders import private_folder
 
 _BEGUN: Final = ".importing-"
@@ -30,7 +30,7 @@ class _UnnamedRun(Archive):
 
 def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
     """Copy a whole run. Raises CorruptRun for a broken one, RequestError if the target has its id, StorageError."""
-    _check_whole(source, run_id)
+    source.check_whole(run_id)
     if isinstance(target, Archive):
         _write_directory(source, run_id, target.root)
         return
@@ -41,13 +41,6 @@ def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
         target.take_in(source, run_id)
 
 
-def _check_whole(archive: RunArchive, run_id: str) -> None:
-    report = archive.verify(run_id, artifacts=True)
-    if not report.ok:
-        why = report.broken.detail if report.broken is not None else report.problems[0]
-        raise CorruptRun(f"run {run_id!r} is not as it was written: {why}", advice="it was not copied")
-
-
 def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
     path = root / run_id
     try:
@@ -56,7 +49,7 @@ def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
             with private_folder(_BEGUN, root) as temporary:
                 with suppress(KeyError):  # an artifact that is gone meanwhile: the copy is not whole
                     _write_files(source, run_id, Path(temporary))
-                _check_whole(_UnnamedRun(temporary), run_id)
+                _UnnamedRun(temporary).check_whole(run_id)
                 Path(temporary).rename(path)
                 return
     except OSError as error:

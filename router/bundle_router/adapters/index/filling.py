@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,11 +52,10 @@ class IndexBuild:
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """Result of a refresh: the runs read, the runs gone, and the unreadable runs with the reason."""
+    """Result of a refresh: the runs read, and the runs gone."""
 
-    changed: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    problems: tuple[tuple[str, str], ...] = ()
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,6 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                 forget_run(connection, run_id)
             unsettled = _unsettled_runs(connection)
         changed = [id_ for id_, stamp in stamps.items() if id_ in unsettled or _is_other(known.get(id_), stamp)]
-        problems: list[tuple[str, str]] = []
         report(0, len(changed))
         for at in range(0, len(changed), RUNS_AT_ONCE):
             part = changed[at : at + RUNS_AT_ONCE]
@@ -129,10 +128,9 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                     except UnknownRun:  # pruned meanwhile
                         filling.drop(run_id)
                 filling.end()
-                problems += filling.problems
             report(at + len(part), len(changed))
     read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
-    return RefreshResult(read, deleted, tuple(problems))
+    return RefreshResult(read, deleted)
 
 
 def _is_other(source: _Source | None, stamp: RunStamp) -> bool:
@@ -179,14 +177,12 @@ class _Filling:
 
     def take_new(self, run_id: str, source: _Source | None, stamp: RunStamp) -> None:
         """Read the new records of a run; all records if the run did not merely grow."""
-        try:
+        with suppress(CorruptRun, StorageError, UnknownRun):  # reading the whole run below reports the error
             if source is not None and stamp.follows(source.length, source.records) and self._goes_on(run_id, source):
                 known_rows = self._known_rows(run_id)
                 forget_run(self._connection, run_id, "labels", "runs", "sources")
                 self._take(run_id, source, stamp, known_rows)
                 return
-        except (CorruptRun, UnknownRun):
-            pass  # reading the whole run below reports the error
         if source is not None:
             forget_run(self._connection, run_id)
         self._take(run_id, _Source(), stamp, RunRows(run_id))

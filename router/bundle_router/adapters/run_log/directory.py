@@ -216,11 +216,8 @@ def read_text(storage: Storage, dir_fd: int, name: str, *, max_bytes: int = 64 *
         fd = storage.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
     except FileNotFoundError:
         return None
-    try:
-        size = min(storage.fstat(fd).st_size, max_bytes)
-        return storage.pread(fd, size, 0).decode("utf-8", "replace")
-    finally:
-        storage.close(fd)
+    with Opened(fd, storage.close):
+        return storage.pread(fd, min(storage.fstat(fd).st_size, max_bytes), 0).decode("utf-8", "replace")
 
 
 def replace_text(storage: Storage, dir_fd: int, name: str, text: str, *, durable: bool) -> None:

@@ -453,13 +453,11 @@ class RunChain:
             except FileExistsError:
                 continue
             break
-        try:
+        with Opened(saved_fd, self._storage.close):
             for offset in range(segment.size, size, _BLOCK):
                 write_all(self._storage, saved_fd, self._storage.pread(fd, min(_BLOCK, size - offset), offset))
             if durable:
                 self._storage.fsync(saved_fd)
-        finally:
-            self._storage.close(saved_fd)
         return name
 
     def write_again(self, dir_fd: int) -> None:
@@ -469,15 +467,13 @@ class RunChain:
             start = max(0, segment.size - _BLOCK)
             if segment.size == start:
                 continue
-            fd = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
-            try:  # opened without O_APPEND: the bytes are written over themselves
+            opened = self._storage.open(segment.name, os.O_RDWR | os.O_NOFOLLOW, dir_fd=dir_fd)
+            with Opened(opened, self._storage.close) as fd:  # without O_APPEND: the bytes are written over themselves
                 data = self._storage.pread(fd, _BLOCK, start)
                 while data:
                     written = self._storage.pwrite(fd, data, start)
                     data, start = data[written:], start + written
                 self._storage.fdatasync(fd)
-            finally:
-                self._storage.close(fd)
 
     def corrupt(self, dir_fd: int, why: str) -> CorruptRun:
         """Return the error for a run whose chain is broken, with its first bad record. Reads the whole run."""

@@ -116,14 +116,12 @@ class DiskRunStore:
             folder = open_run(self._storage, str(path))
         except FileNotFoundError:
             return None
-        try:
+        with Opened(folder, self._storage.close):
             header = read_header(self._storage, folder, path)
             with translate_errors("look at", str(path)):
                 found = identity(self._storage.fstat(folder))
                 if header is None:
                     header = self._lost_header(folder, path, found)
-        finally:
-            self._storage.close(folder)
         return DiskRunLog(self._setting, path, header, found) if header is not None else None
 
     def _lost_header(self, folder: int, path: Path, found: tuple[int, int]) -> RunHeader | None:
