@@ -10,6 +10,7 @@ Rules:
    the server may have acted on the request, so it is not retried.
 3. In one turn of a loop `PER_TURN` of its channels read on in a large body: each read lets go of the interpreter, which
    a thread may keep for milliseconds. Small answers wait for no turn, and a channel with nothing to read keeps none.
+   What other connections of the loop read on takes turns too (`wait_for_turn`).
 4. This module bounds heads; the reader of a response bounds its body. It follows, decodes and retries nothing.
 """
 
@@ -193,6 +194,17 @@ def _read_on(loop: asyncio.AbstractEventLoop, waiting: deque[ref[Channel]]) -> N
     for channel in [waiting.popleft()() for _ in range(min(PER_TURN, len(waiting)))]:
         if channel is not None:
             channel.read_on()
+
+
+_OTHERS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+
+
+async def wait_for_turn() -> None:
+    """Wait until fewer than `PER_TURN` pieces of large answers were read in this turn of the loop, of any server."""
+    if (turns := _OTHERS.get(loop := asyncio.get_running_loop())) is None:
+        turns = _OTHERS[loop] = asyncio.Semaphore(PER_TURN)
+    await turns.acquire()
+    loop.call_soon(turns.release)
 
 
 def _garbled_fault() -> ServerFault:

@@ -28,7 +28,7 @@ from typing import Any, Final, Self, cast
 import anyio
 import httpx2
 
-from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool
+from bundle_router.adapters.mcp.channels import CONNECT_S, KEEP_S, ChannelPool, wait_for_turn
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestAborted, RequestState, ServerFault
 from bundle_router.adapters.mcp.posting import (
     MAX_ERROR_BYTES,
@@ -49,8 +49,6 @@ may leave the origin. One that fails is answered with 502, so that the flow goes
 (then the value is true) goes on for `REFRESH_S` when its call has ended; others wait longer (`tokens.LOCK_S`)."""
 REFRESH_S: Final = 9.0
 _PIECE: Final = 64 * 1024
-_PIECES: Final = 2
-"""Pieces of large answers that are read from a server in one turn of the loop (see rule 3 of `channels`)."""
 _NO_SESSION: Final = (b"session", b"not initialized")
 """Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples send no 404."""
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -137,7 +135,7 @@ class OriginClient(httpx2.AsyncBaseTransport):
         headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
         if encoding not in ("identity", ""):
             headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        body = Body(response, cap, encoding, exchange, self._max_bytes, self._inner.turns)
+        body = Body(response, cap, encoding, exchange, self._max_bytes)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
     async def _refusal_response(
@@ -183,13 +181,7 @@ class Body(httpx2.AsyncByteStream):
     """The decoded bytes of a response, at most `cap` of them. Raises TooLarge, TruncatedResponse."""
 
     def __init__(
-        self,
-        response: httpx2.Response,
-        cap: int,
-        encoding: str,
-        exchange: RequestState,
-        event_cap: int,
-        turns: asyncio.Semaphore,
+        self, response: httpx2.Response, cap: int, encoding: str, exchange: RequestState, event_cap: int
     ) -> None:
         self._response = response
         self._source = aiter(cast("httpx2.AsyncByteStream", response.stream))
@@ -202,7 +194,6 @@ class Body(httpx2.AsyncByteStream):
         self._rest = b""
         self._events = EventBuffer()
         self._event_cap = event_cap
-        self._turns = turns
         self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     def __aiter__(self) -> Self:
@@ -239,8 +230,7 @@ class Body(httpx2.AsyncByteStream):
             raise TruncatedResponse("aborted") from error
         self._seen += len(piece)
         if self._seen > _PIECE:
-            await self._turns.acquire()
-            asyncio.get_running_loop().call_soon(self._turns.release)
+            await wait_for_turn()
         if self._seen > self._cap or self._events.held + len(piece) > self._event_cap:
             cap = min(self._cap, self._event_cap)
             self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {cap:,} bytes")
@@ -299,7 +289,6 @@ class TcpPool(httpx2.AsyncHTTPTransport):
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keep, keepalive_expiry=KEEP_S)
         super().__init__(verify=self._context, limits=limits)
         self._keep = keep
-        self.turns = asyncio.Semaphore(_PIECES)
         self._channels: ChannelPool | None = None
 
     def channels(self, url: httpx2.URL) -> ChannelPool:

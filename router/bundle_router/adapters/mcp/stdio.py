@@ -25,6 +25,7 @@ from typing import Any, Final
 import anyio
 
 from bundle_router.adapters.mcp import sdk
+from bundle_router.adapters.mcp.channels import wait_for_turn
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
@@ -37,11 +38,12 @@ FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""
 _CHUNK: Final = 65_536
 _LINES: Final = 64
-"""Lines that are read in one turn of the loop: noise can be twenty thousand in a chunk."""
+"""Lines after which others have a turn: noise can be twenty thousand in a chunk."""
 _MAX_PAUSE_S: Final = 0.1
 _DRAIN_S: Final = 0.2
 """Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
 
+Message = dict[str, Any] | None
 Report = Callable[..., None]
 """Reports to the operator: `report(level, name, **fields)`."""
 
@@ -171,11 +173,11 @@ class LineRequests:
                 self._end(made, ServerFault(fault.kind, fault.detail, sent=fault.kind not in NOTHING_DONE))
 
 
-def _message(line: bytes, read: Callable[[bytes], dict[str, Any] | None] = read_object) -> dict[str, Any] | None:
+def _message(line: bytes | bytearray, read: Callable[[bytes | bytearray], Message] = read_object) -> Message:
     """Parse the JSON object on a line. Invalid UTF-8 is replaced, and all but answers are bounded in depth."""
     if (message := read(line)) is None:
         message = read(line := line.decode("utf-8", "replace").encode())
-    return message if message is None or "method" not in message else read(cut_deep(line))
+    return message if message is None or "method" not in message else read(cut_deep(bytes(line)))
 
 
 class Pipes:
@@ -217,6 +219,8 @@ class Pipes:
         exchange = EXCHANGE.get() or RequestState(is_shared=True)
         read = partial(read_message, exchange=exchange)
         while chunk := await self._next_chunk(lines):
+            if len(lines.held) >= _CHUNK:
+                await wait_for_turn()
             begun, is_wanted = now(), b"\n" not in chunk
             try:
                 found = lines.feed(chunk)
@@ -228,7 +232,7 @@ class Pipes:
                 value = await run_in_turn("read", partial(_message, line, read)) if is_large else _message(line)
                 is_wanted = is_wanted or (value is not None and "method" not in value)
                 if not number % _LINES:
-                    await asyncio.sleep(0)
+                    await wait_for_turn()
                 if value is not None and self.requests.take(value, len(line)):
                     value = None  # its caller takes it apart: one kept until the next answer is freed here, in one go
                     continue
@@ -238,7 +242,7 @@ class Pipes:
                 elif not sdk.is_unwanted(message, self.accepts):
                     with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                         await session.send(message)
-            found, line = [], b""
+            found, line = [], bytearray()
             if not is_wanted:
                 await asyncio.sleep(min(now() - begun, _MAX_PAUSE_S))
 
@@ -257,7 +261,7 @@ class Pipes:
         message = _message(chunk) if chunk.startswith(b"{") and b'"method"' not in chunk else None
         return message is not None and self.requests.take(message, len(chunk))
 
-    def _skip(self, line: bytes) -> None:
+    def _skip(self, line: bytes | bytearray) -> None:
         self.skipped += 1
         now = asyncio.get_running_loop().time()
         if now - self._told_at >= 1.0 or not self._told_at:

@@ -34,41 +34,35 @@ def cut_deep(text: bytes) -> bytes:
 
 
 class LineTooLong(ValueError):
-    """The stream has a line over the maximum. `seen` bytes of it were read."""
-
-    def __init__(self, seen: int, cap: int) -> None:
-        super().__init__(f"a line of more than {cap:,} bytes")
-        self.seen = seen
+    """The stream has a line over the maximum."""
 
 
 class LineBuffer:
-    """Splits chunks at newlines. Linear in the bytes fed; holds at most `cap` bytes and one chunk."""
+    """Splits chunks at newlines, and copies no long line. Holds at most `cap` bytes and one chunk."""
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
-        self._parts: list[bytes] = []
-        self.held = 0
+        self.held = bytearray()
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[bytearray]:
         """Return the complete lines without their ends; blank ones are skipped. Raises LineTooLong."""
         *complete, rest = chunk.split(b"\n")
         lines = []
         for piece in complete:
             self._keep(piece)
-            line = b"".join(self._parts).strip(b"\r")
-            self._parts, self.held = [], 0
+            line, self.held = self.held, bytearray()
+            if line.startswith(b"\r") or line.endswith(b"\r"):
+                line = line.strip(b"\r")
             if line:
                 lines.append(line)
         self._keep(rest)
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        self.held += len(piece)
-        if self.held > self._cap:
-            seen, self.held, self._parts = self.held, 0, []
-            raise LineTooLong(seen, self._cap)
-        if piece:
-            self._parts.append(piece)
+        self.held += piece
+        if len(self.held) > self._cap:
+            self.held = bytearray()
+            raise LineTooLong(f"a line of more than {self._cap:,} bytes")
 
 
 class EventBuffer:
