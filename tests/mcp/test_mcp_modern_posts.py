@@ -124,6 +124,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encodi
 ANSWERS: dict[str, bytes] = {
     "a result": rpc(result=OK),
     "an error result": rpc(result={**OK, "isError": True}),
+    "an error flag that is none": rpc(result={**OK, "isError": "yes"}),
+    "a result of an unknown type": rpc(result={**OK, "resultType": "task"}),
     "an error": rpc(error=FAILED),
     "an error with an error status": http(message(error=FAILED), status="400 Bad Request"),
     "an error without an id": http(message(error=FAILED).replace(b'"ID"', b"null"), status="400 Bad Request"),
@@ -213,6 +215,15 @@ def test_whatever_a_modern_server_answers_comes_to_the_same_over_both_ways(
     assert ours == outcome(bench, ANSWERS[name], at_once=True)
     monkeypatch.setattr(OriginClient, "modern_posts", lambda *_given: None)
     assert ours == outcome(bench, ANSWERS[name])
+
+
+@pytest.mark.parametrize(
+    "more", [{"isError": "yes"}, {"isError": 1}, {"resultType": "task"}, {"resultType": ["complete"]}]
+)
+def test_a_result_of_no_known_kind_is_no_success_and_is_shown(bench: Any, more: dict[str, Any]) -> None:
+    *ended, said = outcome(bench, rpc(result={**OK, **more}))
+    assert ended == ["tool_error", "protocol_error"]
+    assert said.endswith("hello")
 
 
 def test_a_connection_is_used_again_and_one_that_was_closed_meanwhile_costs_no_call(bench: Any) -> None:

@@ -476,6 +476,28 @@ def test_answers_that_are_no_message_count_against_the_server_and_are_not_the_to
         bench.run(main, bench.http(server))
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (202, b"", "protocol_error"),
+        (200, b": nothing\n\n", "connection_lost"),
+        (200, b"id: 7\nretry: 1\ndata:\n\n", "connection_lost"),
+    ],
+)
+def test_answers_without_a_response_count_against_the_server(bench: Any, status: int, body: bytes, code: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        await sessions.definitions("s")
+        server.statuses = {"tools/call": status} if status != 200 else {}
+        server.bodies = {"tools/call": ("text/event-stream", body)}
+        for _ in range(5):
+            result = await bench.call(sessions, "echo", text="x")
+            assert (result.outcome, result.code) == ("unavailable", code)
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+
+    with bench.faults.serving() as server:
+        bench.run(main, bench.http(server))
+
+
 def test_a_server_that_crashes_on_every_call_is_left_alone_and_started_afresh_for_the_probe(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         for _ in range(5):

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from bundle_router.adapters.mcp import sdk
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
-from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, read_result
+from bundle_router.adapters.mcp.posting import Redirected, RequestCarrier, cut_fault, garbled_fault, read_result
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
@@ -266,7 +266,7 @@ class Connection:
         if not self.alive and error.code == _CLOSED_CODE:
             return self._why_it_ended()
         if sdk.is_unread(error):
-            return ServerFault("protocol_error", "the server's answer is not a JSON-RPC message")
+            return cut_fault() if error.code == _CLOSED_CODE else garbled_fault()
         return RpcError(error.code, error.message, error.data)
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -173,18 +173,27 @@ def read_answer(name: str, raw: dict[str, Any], max_blocks: int, client: Client 
             )
         text = f"{name} asked for more input in the middle of the call, which is not supported."
         return RawResult((Text(text),), "tool_error", "input_required")
-    failed = raw.get("isError") is True
-    blocks = blocks_of(raw, max_blocks)
+    blocks, failed = blocks_of(raw, max_blocks), raw.get("isError")
+    if unknown := _why_unknown(name, raw):
+        return RawResult((Text(unknown), *blocks), "tool_error", "protocol_error", answer)
     return RawResult(blocks, "tool_error" if failed else "ok", "failed" if failed else "", answer)
 
 
 def read_reply(name: str, raw: dict[str, Any], client: Client | None) -> ServerReply:
     """Return the reply to a request other than a call."""
     answer = ServerReply(raw)
-    wanted = why_unanswerable(raw, client or Client(may_be_asked=False)) if answer.wants_input else ""
-    if not wanted:
-        return answer
-    return ServerReply(outcome="tool_error", code="input_required", text=_no_input(name, wanted))
+    if answer.wants_input:
+        wanted = why_unanswerable(raw, client or Client(may_be_asked=False))
+        code, text = "input_required", wanted and _no_input(name, wanted)
+    else:
+        code, text = "protocol_error", _why_unknown(name, raw)
+    return ServerReply(outcome="tool_error", code=code, text=text) if text else answer
+
+
+def _why_unknown(name: str, raw: Mapping[str, Any]) -> str:
+    """Return why a result is none of a known kind, and so invalid by the specification; nothing if it is of one."""
+    is_known = raw.get("resultType") in (None, "complete") and isinstance(raw.get("isError"), bool | None)
+    return "" if is_known else f"{name}: its result is of an unknown kind, and may be a failure."
 
 
 def _no_input(name: str, wanted: str) -> str:

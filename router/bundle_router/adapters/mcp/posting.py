@@ -36,7 +36,6 @@ from bundle_router.core.tools.shaping.json_text import (
 from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 from bundle_router.core.tools.transport.pass_through import MAX_PASSED_BYTES
 
-INVALID_REQUEST: Final = -32600
 MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_VALUES: Final = 2_048
 """Values of a server's large message, other than an answer to a call, that are read; of the rest nothing is."""
@@ -197,7 +196,7 @@ class _Answer:
         if encoding in (b"gzip", b"x-gzip", b"deflate"):
             self._decoder = zlib.decompressobj(47)
         elif encoding not in (b"identity", b""):
-            raise _garbled_fault("the server compressed its answer in a way that was not asked for")
+            raise garbled_fault("the server compressed its answer in a way that was not asked for")
         self._stream = status < 300 and self._kind() == b"text/event-stream"
         self._left = self._max_bytes * STREAM_FACTOR if self._stream else self._max_bytes
         self._left = MAX_ERROR_BYTES if status >= 400 else self._left
@@ -207,7 +206,7 @@ class _Answer:
             try:
                 piece = self._decoder.decompress(piece, self._left + 1)
             except zlib.error:
-                raise _garbled_fault("the server's compressed answer can't be read") from None
+                raise garbled_fault("the server's compressed answer can't be read") from None
         self.size += len(piece)
         self._left -= len(piece)
         if self._left < 0 and self.status >= 400:
@@ -230,7 +229,7 @@ class _Answer:
             return
         message = {"method": (notice[1] or b"").decode("latin-1")} if notice else read_object(data)
         if message is None:
-            raise _garbled_fault("the server's answer is not a JSON-RPC message")
+            raise garbled_fault()
         if "method" not in message:
             self._message, self.done = message, True
         elif message["method"] == "notifications/tools/list_changed":
@@ -245,13 +244,11 @@ class _Answer:
             return self._refusal_message()
         if self._stream and not self._event:
             if self._message is None:
-                raise ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
+                raise cut_fault()
             return read_result(self._message, self._number)
-        if self.status == 202:
-            raise RpcError(INVALID_REQUEST, "server answered a request with 202 Accepted")
         message = read_object(self.held) if self._event or self._kind() == b"application/json" else None
         if message is None:
-            raise _garbled_fault("the server's answer is not a JSON-RPC message")
+            raise garbled_fault()
         return read_result(message, self._number)
 
     def _refusal_message(self) -> dict[str, Any]:
@@ -276,8 +273,12 @@ def fault_for(status: int, retry_after: str, *, sent: bool = False) -> ServerFau
     return ServerFault("http_error", reason, sent=sent)
 
 
-def _garbled_fault(why: str) -> ServerFault:
+def garbled_fault(why: str = "the server's answer is not a JSON-RPC message") -> ServerFault:
     return ServerFault("protocol_error", why, sent=True)
+
+
+def cut_fault() -> ServerFault:
+    return ServerFault("connection_lost", "the server ended its answer before it was whole", sent=True)
 
 
 def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
@@ -288,7 +289,7 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
             raise RpcError(error["code"], error["message"], error.get("data"))
         if error is None and isinstance(result, dict) and message.get("id") == number:
             return result
-    raise _garbled_fault("the server's answer is not a JSON-RPC message")
+    raise garbled_fault()
 
 
 def read_message(data: bytes | bytearray, exchange: RequestState) -> dict[str, Any] | None:

@@ -63,9 +63,10 @@ MAX_UNANSWERED: Final = 64
 would fill the memory with them."""
 _UNREAD: Final = {
     types.PARSE_ERROR: ("Failed to parse JSON response", "Failed to parse SSE message"),
-    types.INVALID_REQUEST: ("Unexpected content type",),
+    types.INVALID_REQUEST: ("Unexpected content type", "server answered a request with 202", "Redirect to "),
+    types.CONNECTION_CLOSED: ("SSE stream ",),
 }
-"""Codes and prefixes of the errors that the SDK raises when it can't parse a server's answer."""
+"""Codes and prefixes of the errors that the SDK raises when a server's answer is no message, or ended early."""
 _CHANGES: Final = ("notifications/resources/updated", *(f"notifications/{name}_changed" for name in CHANGED))
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Streams = tuple[Any, Any]
@@ -73,7 +74,7 @@ Streams = tuple[Any, Any]
 
 
 def is_unread(error: MCPError) -> bool:
-    """Return whether the SDK raised the error because the server's answer could not be parsed."""
+    """Return whether the SDK raised the error because the server's answer was no message, or ended early."""
     return error.message.startswith(_UNREAD.get(error.code, ("\0",)))
 
 
