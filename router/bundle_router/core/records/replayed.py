@@ -82,13 +82,9 @@ def replay(
     else:
         decision = decision_or_question
     differs = _differing_parts(outcome_json(past), outcome_json(_as_recorded(decision, past)))
-    outcome: Outcome
-    if asks_anew:
-        outcome = "asks_anew"
-    elif not differs:
-        outcome = "identical"
-    else:
-        outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
+    outcome: Outcome = "same_bundles" if past.bundle_ids == decision.bundle_ids else "changed"
+    if asks_anew or not differs:
+        outcome = "asks_anew" if asks_anew else "identical"
     tools_then = set(permitted_tools(old_catalog, facts, step, past.bundle_ids)) if old_catalog is not None else set()
     tools_now = set(permitted_tools(catalog, facts, step, decision.bundle_ids)) if old_catalog is not None else set()
     if tools_then != tools_now and outcome in ("identical", "same_bundles"):

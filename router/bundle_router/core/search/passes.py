@@ -195,9 +195,8 @@ def blend(first: Mapping[str, float], second: Mapping[str, float], share: float)
 
 def order(scores: Mapping[str, float], k: int | None = None) -> list[ScoredId]:
     """Return the best `k`, equal scores by id. Ids without a score above zero are left out."""
-    least = 0.0
-    if k is not None and len(scores) > k > 0:
-        least = sorted(scores.values())[-k] - 2e-9  # rounding, the costliest part, moves no score further than that
+    # Rounding, the costliest part, moves no score further than 2e-9.
+    least = sorted(scores.values())[-k] - 2e-9 if k is not None and len(scores) > k > 0 else 0.0
     ranked = sorted((-round(score, 9), id_) for id_, score in scores.items() if score >= least)
     return [ScoredId(id_, -negative) for negative, id_ in ranked[:k] if negative < 0.0]
 

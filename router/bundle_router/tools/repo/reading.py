@@ -130,9 +130,7 @@ class _Window:
 
     def feed(self, chunk: bytes) -> None:
         ends = chunk.count(b"\n")
-        start = 0
-        if self.breaks + 1 < self.first:
-            start = _after_line_ends(chunk, self.first - 1 - self.breaks)
+        start = _after_line_ends(chunk, self.first - 1 - self.breaks)
         stop = len(chunk)
         if self.breaks + ends >= self.last:
             stop = _after_line_ends(chunk, self.last - self.breaks)
@@ -155,7 +153,7 @@ class _Window:
 
 
 def _after_line_ends(chunk: bytes, ends: int) -> int:
-    """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0 for none."""
+    """Return the offset after the `ends`-th line end of the chunk; its length if there are fewer, 0 below 1."""
     at = 0
     for _ in range(ends):
         found = chunk.find(b"\n", at)

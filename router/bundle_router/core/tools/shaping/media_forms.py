@@ -31,12 +31,8 @@ def media_form(uri: str, data: bytes, facts: MediaFacts, form: Format, *, link: 
         return _sentence(f"{uri} is empty")
     if len(data) > MAX_BYTES[form]:
         return _sentence(f"{uri} is {kind} of {len(data):,} bytes; at most {MAX_BYTES[form]:,} fit a message")
-    if form == "openai":
-        made = _openai(kind, data, name)
-    elif form == "anthropic":
-        made = _anthropic(kind, data, name)
-    else:
-        made = _mcp(uri, kind, data, facts)
+    own = {"openai": _openai, "anthropic": _anthropic}.get(form)
+    made = own(kind, data, name) if own is not None else _mcp(uri, kind, data, facts)
     if made is None:
         return _sentence(f"{uri} is {kind}, {len(data):,} bytes: {form} takes no such content")
     return made
