@@ -139,6 +139,25 @@ def test_an_events_data_is_that_of_its_lines_and_comments_are_none() -> None:
     assert (bytes(data), b",".join(fields)) == (b"{\n}", b"id: 1,event: message")
 
 
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (b"retry: 0", [b"retry: 100"]),
+        (b"retry:7", [b"retry: 100"]),
+        (b"retry: 5000", [b"retry: 5000"]),
+        (b"retry: -1", []),
+        (b"retry: 9999999999", []),
+        (b"retry: soon", []),
+    ],
+)
+def test_a_server_that_ends_its_stream_has_it_opened_again_ten_times_a_second_at_most(
+    said: bytes, heard: list[bytes]
+) -> None:
+    """Else it would keep the sessions' loop, and itself, busy for as long as it likes."""
+    ((_, fields),) = EventBuffer().feed(b"id: 1\n" + said + b"\n\n")
+    assert fields == [b"id: 1", *heard]
+
+
 def test_many_lines_of_an_event_are_one_value_as_they_arrive_and_blank_lines_are_no_work() -> None:
     """What is read on the sessions' loop holds it up for all servers."""
     steps = 0

@@ -11,7 +11,10 @@ from typing import Final
 MAX_LEVELS: Final = 150
 """Maximum depth of JSON. The SDK's parser reads 200 levels, and no schema of that depth is admitted."""
 _CUT: Final = b'"(left out: nested deeper than 150 levels)"'
-_FIELDS: Final = (b"event:", b"id:", b"retry:")
+_FIELDS: Final = (b"event:", b"id:")
+_RETRY: Final = re.compile(rb"retry: ?([0-9]{1,9})")
+MIN_RETRY_MS: Final = 100
+"""Minimum time after which a stream that a server ended is opened again, as it has no maximum of times."""
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
@@ -96,6 +99,8 @@ class EventBuffer:
                 self._add_data(line)
             elif line.startswith(_FIELDS):
                 self._fields.append(line)
+            elif line.startswith(b"retry:") and (found := _RETRY.fullmatch(line)):
+                self._fields.append(b"retry: %d" % max(int(found[1]), MIN_RETRY_MS))
             elif not line:
                 if self._data is not None or self._fields:
                     events.append((self._data or bytearray(), self._fields))
