@@ -297,7 +297,8 @@ class Hub:
         end: End | None = "answered" if failure is None or isinstance(failure, RpcError) else None
         fault = failure if isinstance(failure, ServerFault) else None
         if fault is not None:
-            end = None if fault.counted else _end_of(fault)
+            blame: End = "grave" if fault.kind == "rate_limited" else "failed"
+            end = None if fault.counted else "blameless" if fault.kind in OUR_OWN else blame
             self.errors[server.name] = fault.detail
             self._diagnostics.event("info", "server.failed", server=server.name, kind=fault.kind, detail=fault.detail)
         elif end and not ticket.probe and not self.guards.breaker(server.name).errors:
@@ -456,11 +457,6 @@ def _admit_listing(server: Server, listing: Listing) -> Admitted:
         return admit(server, listing.tools, listing.instructions)
     except VolatileError as wrong:
         raise ServerFault("not_permitted", f"its 'volatile' says: {wrong}") from wrong
-
-
-def _end_of(fault: ServerFault) -> End:
-    """Return what a fault says about the server's health. A request that was not permitted says nothing."""
-    return "blameless" if fault.kind in OUR_OWN else "grave" if fault.kind == "rate_limited" else "failed"
 
 
 async def _take_apart(content: Any, read: Callable[[], T]) -> T:
