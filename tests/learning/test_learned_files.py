@@ -146,6 +146,6 @@ def test_a_link_in_place_of_the_labels_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / FILE).symlink_to(elsewhere)
     with pytest.raises(StorageError):
         append_label(tmp_path, StepLabel(decision_id="r.0", needed=("mail",)))
-    with pytest.raises(StorageError):
+    with pytest.raises(CorruptRun):
         read_labels(tmp_path)
     assert elsewhere.read_text() == ""
