@@ -543,6 +543,9 @@ def test_a_writer_that_stands_still_holds_up_nobody_for_ever(
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match=f"another process holds the lock of {re.escape(name)}"):
             kept[1].note("one" if name == "one.head" else "three", 9, "sha256:9")
+        if name == "one.head":
+            with pytest.raises(StorageError, match="another process holds the lock of one"):
+                kept[1].read("one")  # it may be half written
         os.close(held)
 
 

@@ -110,10 +110,10 @@ def holders(fd: int, mode: str = "") -> tuple[int, ...]:
     return tuple(sorted(pid for pid in pids if pid > 0))
 
 
-def try_lock(fd: int) -> bool:
-    """Return whether the exclusive lock of an open file was taken."""
+def try_lock(fd: int, operation: int = fcntl.LOCK_EX) -> bool:
+    """Return whether the lock of an open file was taken."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -65,18 +65,13 @@ class SkippedRuns:
     def reading(self, run_id: str) -> Iterator[None]:
         """End the block with a report if the run can't be read. Raises StorageError if no run can."""
         try:
-            try:
-                yield
-            except CorruptRun:
-                self._archive.path_text(run_id)  # raises UnknownRun: what was deleted is not damaged
-                raise
-        except UnknownRun:
-            if self._named:
-                raise
-            say_skipped([f"run {run_id!r} was deleted meanwhile"])
+            yield
         except (CorruptRun, RequestError, StorageError) as error:
             if (self._named and isinstance(error, RequestError)) or getattr(error, "kind", "") == "unreachable":
                 raise
+            if not self._named and (isinstance(error, UnknownRun) or run_id not in self._archive.run_ids()):
+                say_skipped([f"run {run_id!r} was deleted meanwhile"])
+                return
             self.status = max(self.status, error.exit_code)
             say_skipped([error.message])
 

@@ -222,10 +222,7 @@ class PostgresArchive(RunArchive):
             connection.execute(
                 "insert into router_labels (run_id, line) values (%s, %s)", (run_id, label_line(correction))
             )
-        try:
-            self._take_artifacts(connection, source, run_id)
-        except KeyError as error:
-            raise CorruptRun(f"artifact {error} of run {run_id!r} was deleted while it was copied") from None
+        self._take_artifacts(connection, source, run_id)
 
     def _take_artifacts(self, connection: psycopg.Connection[Any], source: RunArchive, run_id: str) -> None:
         kept = source.artifacts(run_id)

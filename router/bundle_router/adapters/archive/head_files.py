@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import time
@@ -67,6 +68,7 @@ class FolderHeads:
         path = self.folder / f"{run_id}{_SUFFIX}"
         try:
             with Opened(os.open(path, os.O_NOFOLLOW | os.O_NONBLOCK)) as fd:
+                _wait_for_lock(fd, path.name, fcntl.LOCK_SH)  # the kernel lets a reader see a half of what is written
                 return _read(fd, path)
         except FileNotFoundError:
             return None
@@ -107,12 +109,16 @@ class FolderHeads:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self.folder / name, _FLAGS, 0o600)
         with Opened(fd):
-            until_s = time.monotonic() + WAIT_S
-            while not try_lock(fd):
-                if time.monotonic() >= until_s:
-                    raise OSError(errno.ETIMEDOUT, f"another process holds the lock of {name}")
-                time.sleep(0.001)
+            _wait_for_lock(fd, name, fcntl.LOCK_EX)
             yield fd
+
+
+def _wait_for_lock(fd: int, name: str, operation: int) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not try_lock(fd, operation):
+        if time.monotonic() >= until_s:
+            raise OSError(errno.ETIMEDOUT, f"another process holds the lock of {name}")
+        time.sleep(0.001)
 
 
 def _read(fd: int, path: Path) -> StoredHead | None:

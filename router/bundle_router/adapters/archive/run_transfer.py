@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import label_line
 from bundle_router.adapters.artifact_files import RunArtifacts
 from bundle_router.core.models.canonical import encode
-from bundle_router.errors import RequestError, needs_extra, storage_error
+from bundle_router.errors import CorruptRun, RequestError, storage_error
 from bundle_router.tools.private_folders import private_folder
 
 _BEGUN: Final = ".importing-"
@@ -31,14 +30,16 @@ class _UnnamedRun(Archive):
 def copy_run(source: RunArchive, run_id: str, target: RunArchive) -> None:
     """Copy a whole run. Raises CorruptRun for a broken one, RequestError if the target has its id, StorageError."""
     source.check_whole(run_id)
-    if isinstance(target, Archive):
-        _write_directory(source, run_id, target.root)
-        return
-    with needs_extra("a PostgreSQL store", "postgresql"):
+    try:
+        if isinstance(target, Archive):
+            _write_directory(source, run_id, target.root)
+            return
         from bundle_router.adapters.archive.database import PostgresArchive
 
         assert isinstance(target, PostgresArchive)  # noqa: S101 - there is no third
         target.take_in(source, run_id)
+    except KeyError as error:
+        raise CorruptRun(f"artifact {error} of run {run_id!r} is gone", advice="it was not copied") from None
 
 
 def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
@@ -47,8 +48,7 @@ def _write_directory(source: RunArchive, run_id: str, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             with private_folder(_BEGUN, root) as temporary:
-                with suppress(KeyError):  # an artifact that is gone meanwhile: the copy is not whole
-                    _write_files(source, run_id, Path(temporary))
+                _write_files(source, run_id, Path(temporary))
                 _UnnamedRun(temporary).check_whole(run_id)
                 Path(temporary).rename(path)
                 return
