@@ -91,7 +91,22 @@ def test_what_can_not_be_shared_is_stored_once_more(
         made(root, run_id).put(DATA)
         assert ArtifactReader(root / run_id).get(DIGEST) == DATA
     assert len({path.stat().st_ino for path in root.rglob(DIGEST)}) == 2
-    assert not list((tmp_path / "elsewhere").rglob(DIGEST))
+    assert not list((tmp_path / "elsewhere").rglob("*"))
+
+
+@pytest.mark.parametrize("place", [".artifacts", "one/artifacts"])
+def test_nothing_is_freed_behind_a_link(tmp_path: Path, place: str) -> None:
+    store = made(tmp_path / "elsewhere", "run")
+    store.put(DATA)
+    kept = tmp_path / "elsewhere" / "run" / "artifacts"
+    shutil.rmtree(tmp_path / "elsewhere" / ".artifacts")
+    (unfinished := kept / "sha256" / DIGEST[:2] / ".new-1").write_text("")
+    os.utime(unfinished, (0, 0))
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / place).symlink_to(kept if "/" in place else kept / "sha256")
+    Archive(tmp_path / "runs").finish_deletions()
+    assert ArtifactReader(tmp_path / "elsewhere" / "run").get(DIGEST) == DATA
+    assert unfinished.exists()
 
 
 def test_runs_that_are_stored_and_freed_side_by_side_keep_their_bytes(tmp_path: Path) -> None:

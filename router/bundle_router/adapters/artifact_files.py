@@ -93,6 +93,15 @@ class ArtifactReader:
                 except KeyError:
                     continue  # pruned meanwhile
 
+    def free_unfinished(self, before: float) -> None:
+        """Delete files of unfinished writes that are older than `before` (seconds since 1970)."""
+        with suppress(OSError, CorruptRun):
+            for path, found in self._entries():
+                folder, _, name = path.rpartition("/")
+                if name.startswith(_BESIDE) and found.st_mtime < before:
+                    with self._folder(folder) as fd:
+                        os.unlink(name, dir_fd=fd)
+
     def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield `ab/abcdef…` with its status, in order. An absent directory counts as empty."""
         with suppress(FileNotFoundError), self._folder() as top:
@@ -257,31 +266,29 @@ class ArtifactPool:
 
     def free(self) -> None:
         """Delete files that no run names."""
-        for inner in sorted(self._folders()):
-            with suppress(OSError), Opened(os.open(self._top / inner, _DIRECTORY)) as fd:
-                for name in os.listdir(fd):  # noqa: PTH208 - a descriptor, not a path
-                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    if SHA256.fullmatch(name) and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-                        os.unlink(name, dir_fd=fd)
-
-    def _folders(self) -> list[str]:
-        with suppress(OSError), os.scandir(self._top) as entries:
-            return [entry.name for entry in entries if _FOLDER.fullmatch(entry.name)]
-        return []
+        with suppress(OSError), Opened(os.open(self._top, _DIRECTORY)) as top:
+            for inner in filter(_FOLDER.fullmatch, os.listdir(top)):  # noqa: PTH208 - a descriptor, not a path
+                with suppress(OSError), Opened(os.open(inner, _DIRECTORY, dir_fd=top)) as fd:
+                    for name in filter(SHA256.fullmatch, os.listdir(fd)):  # noqa: PTH208 - same
+                        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                            os.unlink(name, dir_fd=fd)
 
     @contextmanager
     def _open_folder_of(self, sha256: str, *, make: bool) -> Iterator[int]:
         """Yield a descriptor of the folder for a digest. Raises OSError if it is absent, a link, or not private."""
-        path = self._top / sha256[:2]
         if make:
-            for folder in (self._top, path):
+            with suppress(FileExistsError):
+                self._top.mkdir(mode=0o700)
+        with Opened(os.open(self._top, _DIRECTORY)) as top:
+            if make:
                 with suppress(FileExistsError):
-                    folder.mkdir(mode=0o700)
-        with Opened(os.open(path, _DIRECTORY)) as fd:
-            for found in (os.fstat(fd), self._top.lstat()):
-                if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                    raise OSError(errno.EPERM, "it is not this user's alone")
-            yield fd
+                    os.mkdir(sha256[:2], 0o700, dir_fd=top)
+            with Opened(os.open(sha256[:2], _DIRECTORY, dir_fd=top)) as fd:
+                for found in (os.fstat(fd), os.fstat(top)):
+                    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                        raise OSError(errno.EPERM, "it is not this user's alone")
+                yield fd
 
 
 def _has_bytes(fd: int, data: bytes) -> bool:
@@ -292,14 +299,6 @@ def _has_bytes(fd: int, data: bytes) -> bool:
             return False
         at += len(block)
     return at == len(data)
-
-
-def free_unfinished(run_dir: str | os.PathLike[str], before: float) -> None:
-    """Delete files of unfinished writes in a run that are older than `before` (seconds since 1970)."""
-    for path in Path(run_dir, "artifacts", "sha256").glob(f"*/{_BESIDE}*"):
-        with suppress(OSError):
-            if path.lstat().st_mtime < before:
-                path.unlink()
 
 
 def _sync(name: str, folder: int) -> None:

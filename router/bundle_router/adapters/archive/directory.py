@@ -20,7 +20,7 @@ from bundle_router.adapters.archive.archive import RunArchive, RunSummary, TornT
 from bundle_router.adapters.archive.head_files import HEADS, FolderHeads
 from bundle_router.adapters.archive.label_files import FILE as LABELS
 from bundle_router.adapters.archive.label_files import append_label, read_labels
-from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader, free_unfinished
+from bundle_router.adapters.artifact_files import ArtifactPool, ArtifactReader
 from bundle_router.adapters.text_files import holders
 from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES, MAX_LINE, boundary
@@ -159,7 +159,7 @@ class Archive(RunArchive):
         """Also delete bytes that no run names, and unfinished files of killed processes that are over a day old."""
         ArtifactPool(self.where).free()
         for run_id in self.run_ids():
-            free_unfinished(self.root / run_id, time.time() - 86_400)
+            ArtifactReader(self.root / run_id).free_unfinished(time.time() - 86_400)
         for left in sorted(self.root.glob(f"{_DELETING}*")):
             with _explain_os_errors("delete", left):
                 _remove(left)
