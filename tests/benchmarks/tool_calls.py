@@ -1,13 +1,14 @@
 """What the sessions add to a call: CPU and time a call, against the SDK's own client on the same server, side by side.
 
     python tests/benchmarks/tool_calls.py [--calls 640]
-    python tests/benchmarks/tool_calls.py --large [--calls 50]
+    python tests/benchmarks/tool_calls.py --large [--calls 50] [--servers 1]
 
 The server is the SDK's, in a process of its own, so that only the client's CPU is counted. The library's way includes
 the hop to the sessions' thread and back, the queue, the breaker, the lease and the blocks.
 
 `--large`: how long the event loops stand still while so many calls of a `Router` at once return 5 MB each: one text,
-many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. Each loop has a timer of 1 ms.
+many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. With `--servers`, they are
+calls of so many servers in turn (on stdio each a process). Each loop has a timer of 1 ms.
 Longest and 99th percentile between two of its ticks, in ms: CPU of the loop's own thread (what the loop itself does),
 its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core), the same less
 what the thread for large results waited for a core, and time. The time of an idle loop of another process is what the
@@ -125,8 +126,7 @@ asyncio.run(main())
 """
 WAYS = {"modern": "modern HTTP", "json": "handshake, JSON", "events": "handshake, SSE", "stdio": "stdio"}
 CONFIG = {
-    "bundles": '[bundles.large]\ndescription = "Large."\neffects = ["read"]\n'
-    'tools = ["s.small", "s.text", "s.blocks", "s.nested"]\n',
+    "bundles": '[bundles.large]\ndescription = "Large."\neffects = ["read"]\n',
     "routes": '[[routes]]\nname = "all"\nbundles = ["large"]\n',
     "policy": '[[policies]]\nname = "all"\nallow = ["*"]\n',
     "router": '[log]\ndiagnostics = "error"\n[limits]\ncalls_per_step = 1_000_000\nrepeated_calls = 1_000_000\n',
@@ -258,20 +258,22 @@ def queued_s(thread: int) -> float:
     return int(said.value.split()[1]) / 1e9
 
 
-async def measure_large(folder: Path, calls: int, ticks: Ticks, idle: Callable[[], str]) -> None:
+async def measure_large(folder: Path, calls: int, servers: int, ticks: Ticks, idle: Callable[[], str]) -> None:
     from bundle_router import Router, Step
 
     async with Router.open(folder / "config", runs=folder / "runs", workspace=folder, development="unpinned") as router:
         for _ in range(60):
             await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
-            if (await router.call("r", "s.small", {})).ok:
+            if all([(await router.call("r", f"s{n}.small", {})).ok for n in range(servers)]):
                 break
         for kind in ("text", "blocks", "nested"):
             idle()
             await asyncio.sleep(0.1)  # the row before is freed, and each loop has ticked since
             ticks.clear()
             ticks.on, before, begun = True, cpu_s(), time.perf_counter()
-            results = await asyncio.gather(*(router.call("r", f"s.{kind}", {"n": n}) for n in range(calls)))
+            results = await asyncio.gather(
+                *(router.call("r", f"s{n % servers}.{kind}", {"n": n}) for n in range(calls))
+            )
             ticks.on = False
             took_s = time.perf_counter() - begun
             each = (cpu_s() - before) / calls * 1000
@@ -286,7 +288,7 @@ async def measure_large(folder: Path, calls: int, ticks: Ticks, idle: Callable[[
             )
 
 
-def main_large(calls: int) -> None:
+def main_large(calls: int, servers: int) -> None:
     ticks = Ticks()
     other = subprocess.Popen([sys.executable, "-c", IDLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
@@ -310,22 +312,25 @@ def main_large(calls: int) -> None:
                 entry = {"url": f"http://127.0.0.1:{int(server.stdout.readline())}/mcp"}
             (folder / "config").mkdir()
             keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in entry.items())
-            texts = {**CONFIG, "servers": f'[servers.s]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n'}
+            tables = [f'[servers.s{n}]\ntrust = "trusted"\ntimeout_s = 600\n{keys}\n' for n in range(servers)]
+            texts = {**CONFIG, "servers": "".join(tables)}
+            texts["bundles"] += f"tools = {json.dumps([f's{n}.*' for n in range(servers)])}\n"
             for file, text in texts.items():
                 (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
             columns = "ms of the loop's CPU, its wait for the lock, the same with the thread on a core, by the clock"
             print(f"{name}, load {os.getloadavg()[0]:.0f}: {columns}")
-            asyncio.run(measure_large(folder, calls, ticks, idle))
+            asyncio.run(measure_large(folder, calls, servers, ticks, idle))
     other.communicate()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int)
+    parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--large", action="store_true", help="event loops while calls return 5 MB each")
     options = parser.parse_args()
     if options.large:
-        main_large(options.calls or 50)
+        main_large(options.calls or 50, options.servers)
         return
     calls = options.calls or 640
     with socket.socket() as free:
