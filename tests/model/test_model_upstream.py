@@ -118,6 +118,12 @@ ONE_CALL: list[tuple[str, Act, Failure]] = [
     ("longer than its tokens can be", says(choice("a.one", rationale="x" * 200_000)), "upstream_error"),
     ("30 MB", huge(), "upstream_error"),
     ("30 MB declared", huge(declared=True), "upstream_error"),
+    (
+        "an error of 100 KB as an answer",
+        body(json.dumps({"error": {"message": "rate limit " * 9_000}}).encode()),
+        "upstream_error",
+    ),
+    ("another protocol", status(101), "upstream_error"),
     ("refusal", body(completion(None, refusal="I can't help with that")), "refused"),
     ("filtered", says("", finish_reason="content_filter"), "refused"),
     ("truncated", says('{"rationale": "because', finish_reason="length"), "truncated"),
@@ -285,6 +291,24 @@ def test_a_name_of_slashes_does_not_keep_the_price_look_up_busy(opened: Opened, 
     assert reply.model.cost_usd == pytest.approx(200 * 0.15e-6 + 20 * 0.6e-6), "that of the model that was asked"
     assert "base_model" not in server.requests[0].json
     assert spent < 4, "some 0.2 s; 50 by the answer's own name"
+
+
+@pytest.mark.parametrize("name", ["annotations", "thinking_blocks", "reasoning"])
+def test_an_answer_of_many_values_keeps_nobody_busy_and_a_long_text_may_be_in_it(
+    opened: Opened, ask: Ask, name: str
+) -> None:
+    whole = json.loads(completion(choice("a.one")))
+    whole["choices"][0]["message"][name] = "[{}]" * 22_000 if name == "reasoning" else [{}] * 22_000
+    with ScriptedServer([body(json.dumps(whole).encode())]) as server:
+        selector = opened(server.base_url)
+        began = time.process_time()
+        reply = ask(selector)
+        spent = time.process_time() - began
+    assert (reply.answer is not None, reply.failure) == (
+        (name == "reasoning"),
+        None if name == "reasoning" else "upstream_error",
+    )
+    assert spent < 3, "some 0.02 s; ten by what litellm says of each value"
 
 
 def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(opened: Opened, ask: Ask) -> None:

@@ -112,7 +112,7 @@ class LiteLlmEmbedder:
         loaded = await load()
         if isinstance(loaded, str):
             return False
-        self._libraries, self._session = loaded, open_session(max_bytes=MAX_BYTES)
+        self._libraries, self._session = loaded, open_session(max_bytes=MAX_BYTES, vectors=True)
         with warnings.catch_warnings():
             silence_warnings()
             await self._rehearse(loaded.handler(self._session))

@@ -5,7 +5,8 @@ Rules:
    refused before they connect. Without an allowance (at warm-up) nothing connects at all.
 2. Of an answer no more is read than its tokens can need (`bytes_for`; for vectors, the bytes that the caller allows);
    then the connection is closed. Compressed answers are neither requested nor accepted, so that bytes on the wire are
-   bytes in memory.
+   bytes in memory. A completion of many values, or with long ones around the text, is refused before litellm sees it,
+   which spends a millisecond on each invalid value, and seconds on long names and errors (`is_overloaded`).
 3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is enough, and litellm
    searches the text with more than a hundred expressions, which takes ten seconds a megabyte.
 
@@ -14,6 +15,7 @@ It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +29,10 @@ BYTES_PER_TOKEN: Final = 64
 """Bytes of an answer for each token that it may have, beyond `FEWEST_BYTES` and up to `MAX_BYTES`. A token of four
 characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
 MAX_ERROR_BYTES: Final = 8_192
+MAX_VALUES: Final = 500
+"""Maximum values in the JSON of a completion, whose text is one of some fifty."""
+MAX_NAME: Final = 65_536
+"""Maximum characters of a text at its top: its id, the model's name."""
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -48,44 +54,63 @@ def bytes_for(tokens: int) -> int:
     return min(FEWEST_BYTES + BYTES_PER_TOKEN * tokens, MAX_BYTES)
 
 
+def is_overloaded(answer: bytes | bytearray) -> bool:
+    """Return whether a completion has more values, or longer ones around its text, than any needs (rule 2)."""
+    try:
+        top = json.loads(answer)
+    except (ValueError, RecursionError):
+        return False  # litellm refuses it at once
+    if isinstance(top, dict) and (
+        ("error" in top and len(answer) > MAX_ERROR_BYTES)
+        or any(isinstance(value, str) and len(value) > MAX_NAME for value in top.values())
+    ):
+        return True
+    todo, count = [top], 1
+    while todo and count <= MAX_VALUES:
+        value = todo.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        todo += inner
+    return count > MAX_VALUES
+
+
 def _is_compressed(response: Any) -> bool:
     return str(response.headers.get("Content-Encoding", "identity")).lower() != "identity"
 
 
-def open_session(*, max_bytes: int = MAX_BYTES) -> ClientSession:
-    """Return a session that keeps the rules. It belongs to the running loop."""
+def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> ClientSession:
+    """Return a session that keeps the rules. It belongs to the running loop. `vectors`: it is for them alone."""
     import aiohttp
 
     class Bounded:
-        """The response's reader, with a byte count."""
+        """The response's reader, which gives all that it may in one piece."""
 
         def __init__(self, reader: Any, response: aiohttp.ClientResponse) -> None:
             self._reader = reader
             self._response = response
-            self._count = 0
-            self._of_error = MAX_ERROR_BYTES if response.status >= 400 else None
-            if self._of_error is not None and _is_compressed(response):
-                self._of_error = 0
+            self._of_error = 0 if _is_compressed(response) else MAX_ERROR_BYTES
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._reader, name)
 
-        async def iter_chunked(self, n: int) -> Any:
-            async for chunk in self._reader.iter_chunked(n):
-                if self._of_error is not None and self._count + len(chunk) > self._of_error:
-                    self._response.close()
-                    yield chunk[: self._of_error - self._count]
-                    return
-                self._count += len(chunk)
-                if self._count > max_bytes:
-                    self._response.close()
-                    raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
-                yield chunk
+        async def iter_chunked(self, _n: int) -> Any:
+            if answer := await self.read():
+                yield answer
 
         async def read(self, n: int = -1) -> bytes:
-            return (
-                b"".join([chunk async for chunk in self.iter_chunked(65_536)]) if n < 0 else await self._reader.read(n)
-            )
+            if n >= 0:
+                return bytes(await self._reader.read(n))
+            is_error, answer = self._response.status >= 400, bytearray()
+            async for chunk in self._reader.iter_chunked(65_536):
+                answer += chunk
+                if len(answer) > (self._of_error if is_error else max_bytes):
+                    self._response.close()
+                    if is_error:
+                        return bytes(answer[: self._of_error])
+                    raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
+            if not (is_error or vectors) and is_overloaded(answer):
+                raise aiohttp.ClientPayloadError("the answer has more values, or longer ones, than it needs")
+            return bytes(answer)
 
     class BoundedResponse(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:

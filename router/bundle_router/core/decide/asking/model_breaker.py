@@ -81,6 +81,7 @@ _NETWORK: Final = (
     "server",
     "ssl",
     "oserror",
+    "apierror",
     "transport",
 )
 
