@@ -41,9 +41,7 @@ def _state() -> Path:
 
 
 def _runs(named: str) -> Path:
-    if named:
-        return Path(named)
-    return Path("runs") if Path("runs").is_dir() else _state() / "runs"
+    return Path(named) if named else Path("runs") if Path("runs").is_dir() else _state() / "runs"
 
 
 def run_run(arguments: argparse.Namespace) -> int:

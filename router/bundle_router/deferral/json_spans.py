@@ -190,8 +190,7 @@ def remove_member(text: str, keys: Sequence[str]) -> str:
     index = next((i for i, member in enumerate(siblings) if member.key == keys[-1]), None)
     if index is None:
         raise NotEditable(f"{'.'.join(keys)!r} is not in it")
-    spans = [(member.key_start, member.end) for member in siblings]
-    return _cut_item(text, at, spans, index)
+    return _cut_item(text, at, [(member.key_start, member.end) for member in siblings], index)
 
 
 def remove_element(text: str, keys: Sequence[str], value: Any) -> str:
@@ -209,8 +208,7 @@ def _cut_item(text: str, at: int, spans: Sequence[tuple[int, int]], index: int) 
     """Remove one item of the object or array at `at`, with its then superfluous comma."""
     start, end = spans[index]
     if len(spans) == 1:
-        inner_end = skip_space(text, end)
-        return text[: at + 1] + text[inner_end:]
+        return text[: at + 1] + text[skip_space(text, end) :]
     if index + 1 < len(spans):
         return text[:start] + text[spans[index + 1][0] :]
     return text[: spans[index - 1][1]] + text[end:]

@@ -132,8 +132,7 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
 
 
 def _recorded_result(run: OpenRun, seq: int, idempotent: bool, _wait_s: float) -> Result:
-    record = CallFinished.from_json(run.log.record(seq))
-    return result_of(record, idempotent=idempotent, again=True)
+    return result_of(CallFinished.from_json(run.log.record(seq)), idempotent=idempotent, again=True)
 
 
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:

@@ -386,8 +386,7 @@ class Engine:
 
         state = await self._discovered_state(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
-        at = CallPorts(self.ports, run, self._tree)
-        return await answer(at, state, request, await self._tree_spent(run))
+        return await answer(CallPorts(self.ports, run, self._tree), state, request, await self._tree_spent(run))
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
         """See `Router.missed`."""

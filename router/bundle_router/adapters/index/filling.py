@@ -129,8 +129,7 @@ def refresh(archive: IndexedRuns, engine: Engine, report: Callable[[int, int], N
                         filling.drop(run_id)
                 filling.end()
             report(at + len(part), len(changed))
-    read = tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_]))
-    return RefreshResult(read, deleted)
+    return RefreshResult(tuple(id_ for id_ in changed if _is_other(known.get(id_), stamps[id_])), deleted)
 
 
 def _is_other(source: _Source | None, stamp: RunStamp) -> bool:

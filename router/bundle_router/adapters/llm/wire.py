@@ -31,8 +31,6 @@ characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic
 MAX_ERROR_BYTES: Final = 8_192
 MAX_VALUES: Final = 500
 """Maximum values in the JSON of a completion, whose text is one of some fifty."""
-MAX_NAME: Final = 65_536
-"""Maximum characters of a text at its top: its id, the model's name."""
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -62,7 +60,7 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
         return False  # litellm refuses it at once
     if isinstance(top, dict) and (
         ("error" in top and len(answer) > MAX_ERROR_BYTES)
-        or any(isinstance(value, str) and len(value) > MAX_NAME for value in top.values())
+        or any(isinstance(value, str) and len(value) > FEWEST_BYTES for value in top.values())
     ):
         return True
     todo, count = [top], 1
@@ -88,7 +86,6 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
         def __init__(self, reader: Any, response: aiohttp.ClientResponse) -> None:
             self._reader = reader
             self._response = response
-            self._of_error = 0 if _is_compressed(response) else MAX_ERROR_BYTES
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._reader, name)
@@ -101,12 +98,13 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
             if n >= 0:
                 return bytes(await self._reader.read(n))
             is_error, answer = self._response.status >= 400, bytearray()
+            limit = max_bytes if not is_error else 0 if _is_compressed(self._response) else MAX_ERROR_BYTES
             async for chunk in self._reader.iter_chunked(65_536):
                 answer += chunk
-                if len(answer) > (self._of_error if is_error else max_bytes):
+                if len(answer) > limit:
                     self._response.close()
                     if is_error:
-                        return bytes(answer[: self._of_error])
+                        return bytes(answer[:limit])
                     raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
             if not (is_error or vectors) and is_overloaded(answer):
                 raise aiohttp.ClientPayloadError("the answer has more values, or longer ones, than it needs")

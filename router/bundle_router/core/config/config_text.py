@@ -93,8 +93,7 @@ _MULTI_END: Final = {'"': re.compile(r'(?:\\[\s\S])++|(?P<end>"{3,5})'), "'": re
 def multiline_end(text: str, at: int) -> int:
     """Return where the string ends that begins with three quotes at `at`; 0 when it does not end. Not one expression:
     before Python 3.11.5 a possessive loop is wrong if its body may fail half way."""
-    ends = (found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"])
-    return next(ends, 0)
+    return next((found.end() for found in _MULTI_END[text[at]].finditer(text, at + 3) if found["end"]), 0)
 
 
 def guard(file: ConfigFile) -> Problem | None:

@@ -230,8 +230,7 @@ class Analyzer:
         if named:
             named -= {*self.stems(" ".join([one for one in parts if one not in names]), limit=limit)}
         kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
-        plain = tuple(dict.fromkeys((*stems, *kinds)))
-        return Terms(plain, tuple(pairs), named.difference(kinds), proper)
+        return Terms(tuple(dict.fromkeys((*stems, *kinds))), tuple(pairs), named.difference(kinds), proper)
 
     def action_asked(self, text: str) -> str:
         """Return the action that a request asks for, by its first word after polite ones; empty if that names none."""

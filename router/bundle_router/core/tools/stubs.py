@@ -78,9 +78,7 @@ def _type(schema: Any, depth: int = 0) -> str:
         return " | ".join(dict.fromkeys(_type({**schema, "type": one}, depth + 1) for one in kind[:6])) or "Any"
     if kind == "array":
         return f"list[{_type(schema.get('items'), depth + 1)}]"
-    if kind == "object":
-        return "dict[str, Any]"
-    return _WORDS.get(kind, "Any") if isinstance(kind, str) else "Any"
+    return "dict[str, Any]" if kind == "object" else _WORDS.get(kind, "Any") if isinstance(kind, str) else "Any"
 
 
 def called_and_undefined(program: str, named: Iterable[str]) -> Sequence[str]:

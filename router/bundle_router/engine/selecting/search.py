@@ -219,8 +219,7 @@ def _for_model(question: Question, ranked: Sequence[str], silent: frozenset[str]
     order = [*ranked, *(id_ for id_ in question.candidates if id_ not in {*ranked})]
     if len(order) <= MAX_ASKED:
         return tuple(order)
-    unknown = [id_ for id_ in order[MAX_ASKED:] if id_ in silent][:MAX_ASKED]
-    return (*order[:MAX_ASKED], *unknown)
+    return (*order[:MAX_ASKED], *[id_ for id_ in order[MAX_ASKED:] if id_ in silent][:MAX_ASKED])
 
 
 class RankedTools:

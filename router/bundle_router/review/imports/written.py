@@ -329,6 +329,4 @@ def toml_string(text: str) -> str:
 
 def _code(character: str) -> str:
     code = ord(character)
-    if 0xD800 <= code <= 0xDFFF:
-        return "\\uFFFD"
-    return f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
+    return "\\uFFFD" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"

@@ -42,8 +42,7 @@ def problem_of(error: RouterError) -> Refusal:
     """Return the refusal for an error of the library."""
     for kind, status, code in _KINDS:
         if isinstance(error, kind):
-            retry = _RETRY if status == 503 else ()
-            return Refusal(status, code, f"{error.message}.", retry, error.advice)
+            return Refusal(status, code, f"{error.message}.", _RETRY if status == 503 else (), error.advice)
     return INTERNAL
 
 

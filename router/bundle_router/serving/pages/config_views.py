@@ -44,8 +44,7 @@ class ConfigViews:
 
     def config(self, file: str, *, saved: str = "") -> PageContent:
         """Return the editor of one file, with the problems of the present config."""
-        problems = self._editor.validate({})
-        return self._editing(file or FILE_NAMES[0], None, problems, saved=saved)
+        return self._editing(file or FILE_NAMES[0], None, self._editor.validate({}), saved=saved)
 
     def problems(self, file: str, text: str) -> PageContent:
         """Return the problems of a text while it is typed, as a part of the page."""

@@ -110,9 +110,7 @@ def _main_of(soup: BeautifulSoup) -> Tag:
     mains = _outermost_tags(soup.find_all("main"))
     scope: Tag = max(mains, key=_size) if mains else soup
     articles = _outermost_tags(scope.find_all("article"))
-    if len(articles) == 1:
-        return articles[0]
-    return scope if mains else (soup.body or soup)
+    return articles[0] if len(articles) == 1 else scope if mains else (soup.body or soup)
 
 
 def _outermost_tags(tags: list[Tag]) -> list[Tag]:

@@ -87,8 +87,7 @@ def location(fd: int, root_fd: int, root_path: str) -> Path:
     try:
         return Path(f"/proc/self/fd/{fd}").readlink()
     except OSError:
-        names = [_name_of(folder) for folder in ancestors(fd, root_fd)]
-        return Path(root_path, *reversed(names))
+        return Path(root_path, *reversed([_name_of(folder) for folder in ancestors(fd, root_fd)]))
 
 
 def _name_of(fd: int) -> str:
