@@ -173,6 +173,33 @@ TOKENS |= {
 }  # fmt: skip
 KINDS |= {label: (token, "{}") for label, token in TOKENS.items()}
 KINDS["notion token since 2024"] = ("ntn_" + WORD * 3, "{}")
+FORMS: dict[str, tuple[str, str]] = {
+    # a further form of a token: the rule's label, the token
+    "key of azure devops": ("azure-key", f"{WORD * 3}4nT9JQQJ99BFAC{'A' * 14}ASAZDO4nT9"),
+    "key of a hub of things": ("azure-signed-key", WORD * 2 + "4AIoTD4nT9x="),
+    "key of a registry": ("azure-signed-key", WORD * 2 + "4nT9xV2mK4+ACRB4nT9x"),
+    "key of a function": ("azure-signed-key", WORD * 2 + "4nT9_-2mK4pLAzFu4nT9xw=="),
+    "key of a batch": ("azure-signed-key", WORD * 4 + "4nT9xV2mK4pL+ABa4nT9xw=="),
+    "polar's token of a client": ("polar-token", "polar_at_" + WORD + "4nT9"),
+    "sourcegraph subscription": ("sourcegraph-token", "sgs_" + HEX * 4),
+    "notion refresh token": ("notion-token", "nrt_" + WORD * 3), "cal.com key": ("cal-key", "cal_live_" + WORD * 2),
+    "vercel blob, to read": ("vercel-blob-token", f"vercel_blob_r_{WORD}_{WORD}{WORD}"),
+    "long heroku token": ("heroku-token", f"HRKU-BB{WORD * 3}_____wgAf6"),
+    "honeycomb key of any case": ("honeycomb-key", f"hcxik_{WORD * 3}4nT9xV2mK4"),
+    "long sk_ key": ("hex-sk-key", "sk_" + HEX * 4), "meshy key with a dash": ("meshy-key", f"msy_{WORD}-{WORD}"),
+    "token of a device": ("firebase-key", f"{WORD}4nT9xV:APA91b{WORD * 8}"),
+    "klaviyo key of letters": ("klaviyo-key", "pk_" + "4nt9xv2mk4pl8nr3" * 2 + "4n"),
+    "mailersend token of letters": ("mailersend-token", "mlsn." + WORD * 2 + "4nT9"),
+    "yookassa key": ("live-key", f"live_{WORD}{WORD}_4nT9xV2mK4"),
+    "yookassa key to test": ("live-key", f"test_{WORD}{WORD}4nT9xV2mK4p"),
+    "salesforce session with a dash": ("salesforce-token", f"00D4nT9xV2mK4pL!{WORD}-{WORD}"),
+    "short instagram token": ("instagram-token", "IGQVJ" + WORD * 4),
+    "ona token": ("gitpod-token", "ona_pat_" + WORD * 2),
+    "matrix refresh token": ("matrix-token", "syr_Ym9i_qwertzuiopQWERTZUIOP_4nT9xV"),
+    "turnstile secret of other bytes": ("turnstile-secret", "0x4AAAAABdE4nT9xV2mK4pL8nR3_4nT9xV2"),
+    "ollama key with an underscore": ("dotted-model-key", f"{HEX * 2}.{WORD}_4nT9xV2"),
+}  # fmt: skip
+KINDS |= {kind: (token, "{}") for kind, (_, token) in FORMS.items()}
 PLACED: dict[str, str] = {
     # the rule's label: where a secret of any form stands
     "password-variable": "MYSQL_PWD={} mysql -u root", "variable-statement": "ENV APP_DB_PASSWORD {}",
@@ -197,6 +224,9 @@ KINDS |= IN_PLACE
 KINDS |= {
     "path of an rpc node": (HEX * 2, "wss://mainnet.infura.io/ws/v3/{} now"),
     "path of a chat's hook": (UUID, "https://open.feishu.cn/open-apis/bot/v2/hook/{} now"),
+    "path of an old rpc node": (WORD * 2, "https://eth-mainnet.alchemyapi.io/v2/{} now"),
+    "path of a chat's own hook": ("4nt9xv2mk4pl8nr34nt9xv2mk4", "https://mattermost.example.com/hooks/{} now"),
+    "path of an office's hook": (f"{UUID}@{UUID}/x", "https://outlook.office.com/webhook/{} now"),
     "symmetric jwk": (WORD * 2, '{{"k": "{}", "alg": "A256GCM", "kty": "oct"}}'),
 }
 KINDS["code-verifier"] = (WORD * 3, "code=1&code_verifier={}&x=1")
@@ -338,7 +368,7 @@ LABELS = {
     "environment value": "env:VENDOR_KEY", "environment value with escapes": "env:QUOTED",
     "entra secret": "entra-client-secret", **dict(zip(TOKENS, TOKENS, strict=True)),
     **dict(zip(PLACED, PLACED, strict=True)), "code-verifier": "code-verifier",
-    **dict(zip(IN_PLACE, IN_PLACE, strict=True)),
+    **dict(zip(IN_PLACE, IN_PLACE, strict=True)), **{kind: label for kind, (label, _) in FORMS.items()},
 }  # fmt: skip
 
 

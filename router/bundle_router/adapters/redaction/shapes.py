@@ -1,5 +1,5 @@
 """The shapes of secrets that gitleaks' rules miss: headers, cookies, URL user info, query parameters, named values, and
-the tokens of `token_shapes.json`, which gives for each its documentation and the date it was read.
+the tokens of `token_shapes.json`, which tells of each where it was read and when.
 
 Each shape is an RE2 regex over bytes with the secret in a group, and a check that excludes harmless text where the
 regex alone can't. A shape has only its plain spelling: `encodings` gives it unescaped texts.
