@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -122,7 +123,7 @@ def test_where_nothing_bars_them_the_result_says_so(run: Any, workspace: Path) -
         assert not ran.failed, ran.text
         assert reached(listener)
     assert "NOT: " in ran.text
-    assert "unix sockets (sockets outside can be reached)" in ran.text
+    assert "unix sockets (sockets and IPC outside can be reached)" in ran.text
 
 
 def test_a_program_has_unix_sockets_of_its_own(run: Any, facilities: Any) -> None:
@@ -284,6 +285,10 @@ CALLS = {
     "datagram pair": ("libc.socketpair(1, 2, 0, ctypes.create_string_buffer(8))", 1),
     "limits of others": ("libc.prlimit(__import__('os').getppid(), 4, None, None)", 1),
     "priority of others": ("libc.setpriority(2, 0, 0)", 1),
+    "shared memory": ("libc.shmget(0, 4096, 0o1600)", 1),
+    "semaphores": ("libc.semget(0, 1, 0o1600)", 1),
+    "queue": ("libc.msgget(0, 0o1600)", 1),
+    "named queue": ("libc.syscall(NR_mq_open, b'q', 0, 0, 0)", 1),
     "x32": ("libc.syscall(0x40000000 | 39)", 38),
 }
 
@@ -294,12 +299,25 @@ def test_system_calls_that_lead_out_are_refused(run: Any, call: str, number: int
     if machine not in ("x86_64", "aarch64") or ("x32" in call and machine != "x86_64"):
         pytest.skip("no filter for this machine")
     at = ("x86_64", "aarch64").index(machine)
-    tables = {**seccomp._REFUSED, "clone": (56, 220)}
+    tables = {**seccomp._REFUSED, "clone": (56, 220), "mq_open": (240, 180)}
     for name, numbers in tables.items():
         call = call.replace(f"NR_{name},", f"{numbers[at]},")
     ran = run(CALL.format(call=call), facilities=NO_NAMESPACES)
     ran.need("system calls")
     assert f"errno {number}\n" in ran.text
+
+
+def test_no_shared_memory_of_others_is_attached(run: Any, facilities: Any) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x5EC0 << 16 | os.getpid() & 0xFFFF
+    made = libc.shmget(key, 4096, 0o1600)
+    assert made >= 0
+    try:
+        source = f"import ctypes; print('id', ctypes.CDLL(None).shmget({key}, 4096, 0o600))"
+        for parts in (facilities, NO_NAMESPACES):
+            assert "id -1\n" in run(source, facilities=parts).text
+    finally:
+        libc.shmctl(made, 0, None)
 
 
 def test_ordinary_programs_do_not_notice(run: Any, facilities: Any) -> None:
@@ -354,6 +372,10 @@ FILTERED = [
 ]  # fmt: skip
 
 
+IPC = (
+    *((29, 194), (30, 196), (31, 195), (64, 190), (65, 193), (66, 191), (220, 192)),
+    *((68, 186), (69, 189), (70, 188), (71, 187), (240, 180), (241, 181)),
+)
 OF_PROCESS = (
     *(((302, 261), 0), ((141, 140), 1), ((144, 119), 0), ((142, 118), 0)),
     *(((314, 274), 0), ((203, 122), 0), ((251, 30), 1)),
@@ -384,6 +406,7 @@ def test_the_filter_says_of_each_call_what_it_must(machine: str, architecture: i
         code = seccomp.program(machine, unix_sockets=sockets, own_pids=sockets)
         only_if = 0 if sockets else errno.EPERM
         rows = [*FILTERED, *((numbers, args, only_if) for numbers, args in (((41, 198), (1,)), ((53, 199), (1, 2))))]
+        rows += [(numbers, (), only_if) for numbers in IPC]
         for numbers, at in OF_PROCESS:
             rows += [(numbers, (0,) * at + (pid,), error) for pid, error in ((0, 0), (1, errno.EPERM), (7, only_if))]
         wrong = [

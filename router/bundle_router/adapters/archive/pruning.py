@@ -31,8 +31,7 @@ def prune(
     have at most `max_bytes`. An open run is never deleted; a run without a readable time is kept and named.
 
     By the records' own times, a run ended when it was closed, else at its last decision, else when it was opened.
-    Raises ValueError for an invalid `now` or if no limit is given, StorageError if a run can't be deleted (after the
-    others).
+    Raises ValueError for an invalid `now` or if no limit is given, StorageError at the end if a run can't be deleted.
     """
     instant = _instant(now)
     if instant is None or (older_than_s is None and max_bytes is None):

@@ -39,8 +39,7 @@ _SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "argumen
 
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
-    """Result of filling an index. `url` is without its password; `problems` names the unreadable runs, `deleted`
-    those that were deleted meanwhile."""
+    """Result of filling an index. `url` has no password; `problems` names unreadable runs, `deleted` lost ones."""
 
     url: str
     runs: int

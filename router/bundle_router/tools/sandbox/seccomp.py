@@ -4,7 +4,7 @@ Rules:
 1. Refused (EPERM): io_uring, key rings, tracing other processes, mounts, new namespaces, kernel modules, BPF and the
    like. `clone3` and `openat2` don't exist (ENOSYS): a filter can't see their flags, and programs fall back.
 2. Sockets: IP, netlink and, if none outside can be reached, unix; no vsock, no packet, no AF_ALG. No TCP by another
-   name (MPTCP, SCTP, SMC, fast open), which Landlock does not see.
+   name (MPTCP, SCTP, SMC, fast open), which Landlock does not see. IPC by key or name is treated as unix sockets are.
 3. No file becomes set-user-ID or set-group-ID, by any call.
 4. A process can't hide its accounts from the watcher of the bounds (PR_SET_DUMPABLE), nor limit or slow it down: by
    number, only processes of an own pid namespace but its first get limits and priorities.
@@ -68,6 +68,10 @@ _REFUSED: Final = {
     "quotactl_fd": (443, 443),
     "syslog": (103, 116),
 }
+_IPC: Final = (
+    *((29, 194), (30, 196), (31, 195), (64, 190), (65, 193), (220, 192), (66, 191)),  # shm…, sem…
+    *((68, 186), (69, 189), (70, 188), (71, 187), (240, 180), (241, 181)),  # msg…, mq_open, mq_unlink
+)
 _ABSENT: Final = {"clone3": (435, 435), "openat2": (437, 437)}
 _UNSUPPORTED: Final = {"fallocate": (285, 47)}
 
@@ -128,6 +132,8 @@ def program(machine: str, *, unix_sockets: bool, own_pids: bool) -> bytes:
     for table, code in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_UNSUPPORTED, errno.EOPNOTSUPP)):
         for numbers in table.values():
             steps += [_step(_EQUAL, numbers[column], 0, 1), _error(code)]
+    for numbers in () if unix_sockets else _IPC:
+        steps += [_step(_EQUAL, numbers[column], 0, 1), _error(errno.EPERM)]
     bits = (*_BITS_REFUSED, *(() if unix_sockets else [_DATAGRAM_PAIR]))
     for test, rows in ((_ANY_BIT, bits), (_EQUAL, _VALUES_REFUSED)):
         for row in rows:

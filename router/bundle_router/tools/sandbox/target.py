@@ -113,7 +113,7 @@ def consequences(*, sockets: bool, calls: bool, mounts: bool) -> Iterator[Statem
     elif calls:
         yield Statement("unix sockets", True, "refused, since those outside could be reached")
     else:
-        yield Statement("unix sockets", False, "sockets outside can be reached")
+        yield Statement("unix sockets", False, "sockets and IPC outside can be reached")
     detail = "modes, owners, times and attributes outside " + ("are read-only" if mounts else "need a mount namespace")
     yield Statement("metadata", mounts, detail)
 
