@@ -26,7 +26,6 @@ from bundle_router.review.config_changes import ChangeType, ConfigChange, FileCh
 from bundle_router.review.config_edits import ConfigEdit, config_edits
 from bundle_router.review.edit_places import Places, edit_places
 from bundle_router.review.privileges import PrivilegeDiff, privilege_diff
-from bundle_router.review.replaying import RecordedRuns
 from bundle_router.wiring.catalogs import LocalServers, declared_files, local_cards, with_learned, with_reviewed
 from bundle_router.wiring.config_folders import open_replays
 
@@ -333,8 +332,7 @@ class ConfigEditor:
 
 def _replay_newest(archive: RunArchive, new: Catalog, most: int) -> tuple[Behaviour, bool, tuple[str, ...]]:
     """Replay the decisions of the newest runs. Return their changes, whether there are more, and the broken runs."""
-    runs: RecordedRuns = archive
-    replays, behaviour = open_replays(runs, new, 5), Behaviour(5)
+    replays, behaviour = open_replays(archive, new, 5), Behaviour(5)
     unread: list[str] = []
     ids = [run.run_id for run in archive.runs()]
     for position, run_id in enumerate(ids):
