@@ -179,6 +179,24 @@ def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_ove
         bench.run(main, bench.http(server))
 
 
+def test_half_a_pair_of_surrogates_in_an_argument_is_replaced_and_costs_no_other_call(bench: Any) -> None:
+    """The SDK can't encode it, and would end the connection that all runs share."""
+    client = Client(progress=True, on_notification=lambda method, params: None)
+
+    async def main(sessions: McpSessions) -> None:
+        waiting = asyncio.ensure_future(bench.call(sessions, "gate", text="a"))
+        await bench.until(lambda: "a" in server.faults.at_gate)
+        for scope in (Scope("r"), Scope("r", client=client)):
+            half = await bench.call(sessions, "echo", text="half: \ud83d", scope=scope, **{"\ude00": 1})
+            assert bench.said(half) == "half: ?"
+        server.faults.gates["a"].set()
+        assert (await waiting).outcome == "ok"
+
+    with bench.faults.serving() as server:
+        server.faults.gates["a"] = threading.Event()
+        bench.run(main, bench.http(server))
+
+
 class Pieces(httpx2.AsyncByteStream):
     """A body of which each piece is there at once, and `read` when it was taken: in which turn of the loop."""
 

@@ -270,6 +270,20 @@ def test_half_a_pair_of_surrogates_is_replaced_and_a_whole_one_kept(filler: byte
     assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {"a": "\U0001f600?" + filler.decode()}
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(bench: Any, at_once: bool) -> None:
+    async def main(sessions: McpSessions) -> None:
+        if at_once:
+            share_running_loop()
+        assert (await bench.call(sessions, "echo")).outcome == "ok"
+        assert (await bench.call(sessions, "half \ud83d")).outcome == "ok"
+        assert (await sessions.ask("s", "prompts/get", {"name": "\ud83d"}, timeout_s=60.0)).code == "http_error"
+
+    with answering(chunked(message(result=OK)), rpc(result=OK)) as server:
+        bench.run(main, bench.http(server))
+        assert [headers["mcp-name"] for headers in server.calls] == ["echo", "half ?"]
+
+
 def test_a_large_answer_with_a_key_named_method_is_left_to_a_thread() -> None:
     answer = _Answer(1, 8_000_000, lambda: None)
     answer.head(200, {b"content-type": SSE.encode()})

@@ -203,6 +203,8 @@ class Connection:
                 raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
             except Redirected:
                 session.carrier = None  # the SDK follows redirects within the origin, here and from now on
+            except UnicodeEncodeError:  # half a pair of surrogates would be in a header: it is replaced below
+                pass
         work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
         self._behind.add(work)
         work.add_done_callback(self._forget)

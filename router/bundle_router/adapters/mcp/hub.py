@@ -214,7 +214,10 @@ class Hub:
             return None
         (lease, connection), (session, carrier) = ready, open_now
         asked, schema = {"name": tool, "arguments": dict(arguments)}, self._schema_of(server, tool, scope)
-        params, opts = session.stamp("tools/call", asked, schema, scope.client)
+        try:
+            params, opts = session.stamp("tools/call", asked, schema, scope.client)
+        except UnicodeEncodeError:
+            return None  # see `Connection.request`
         text, headers = encode_small(params), opts.get("headers", {})
         with self.guards.lock:
             ticket = None if lease.doomed else self.guards.enter_at_once(server.name)

@@ -159,6 +159,13 @@ async def encode_params(params: Mapping[str, Any]) -> str:
     )
 
 
+async def replace_surrogates(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the params without lone surrogates, which would end the SDK's connection for all who share it."""
+    text = await encode_params(params)
+    sound = text.encode("utf-8", "replace")
+    return params if sound.decode("utf-8") == text else read_object(sound) or {}
+
+
 def _header_line(pair: tuple[str, str]) -> bytes:
     """Return a header as a line. Raises ServerFault for characters that a header can't have."""
     line = f"{pair[0]}: {pair[1]}"

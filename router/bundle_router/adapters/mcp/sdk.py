@@ -42,7 +42,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bundle_router import __version__
 from bundle_router.adapters.mcp.faults import EXCHANGE, RequestState, ServerFault
-from bundle_router.adapters.mcp.posting import RequestCarrier, encode_params
+from bundle_router.adapters.mcp.posting import RequestCarrier, encode_params, replace_surrogates
 from bundle_router.adapters.mcp.quiet import is_traced, trace_request
 from bundle_router.core.catalog import Era
 from bundle_router.core.tools.transport.pass_through import (
@@ -192,11 +192,12 @@ class RawSession(ClientSession):
         `schema` is the called tool's input schema; its annotations name the arguments that a modern server also wants
         as headers. `client` is the agent's client, on whose behalf the request is made.
         """
-        params, opts = self.stamp(method, params, schema, client)
+        params, opts = self.stamp(method, await replace_surrogates(params), schema, client)
         if client is None:
             return await self.dispatcher.send_raw_request(method, params, opts)
         if client.progress and client.on_notification is not None:
             opts["on_progress"] = progress_to(client.on_notification)
+        params = await replace_surrogates(params)  # the client's capabilities are in them by now
         await self._set_level(client)
         self._clients.append(client)
         try:
