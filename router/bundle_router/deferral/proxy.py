@@ -287,10 +287,8 @@ def _usage(usage: Any) -> dict[str, int]:
 
 def _known_path(path: str) -> str:
     """Return a path for the numbers: one of the API's, else a word, because a path may contain an id."""
-    for known in ("/v1/messages/count_tokens", "/v1/messages", "/v1/models"):
-        if path.rstrip("/").endswith(known):
-            return known
-    return "other"
+    known_paths = ("/v1/messages/count_tokens", "/v1/messages", "/v1/models")
+    return next((known for known in known_paths if path.rstrip("/").endswith(known)), "other")
 
 
 def _is_local(host: str) -> bool:

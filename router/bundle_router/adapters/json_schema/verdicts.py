@@ -377,10 +377,8 @@ def _plainly_fine(schema: Any) -> frozenset[Any]:
 
 def _draft(uri: Any) -> int:
     """Return 4, 6, 7, 2019 or 2020; the newest if the schema names no draft or an unknown one."""
-    for name, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019)):
-        if isinstance(uri, str) and name in uri:
-            return draft
-    return 2020
+    older = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019))
+    return next((draft for name, draft in older if isinstance(uri, str) and name in uri), 2020)
 
 
 def display_value(value: Any) -> str:

@@ -85,9 +85,7 @@ class McpSessions:
         if schema is None and self._hub is not None:
             entry = self._hub.lists.known(server, "")
             schema = entry.schemas.get(tool) if entry is not None else None
-        if schema is None:
-            return ()
-        return await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
+        return () if schema is None else await self._checker.problems(f"{server}.{tool}", schema, dict(arguments))
 
     async def call(
         self,

@@ -58,10 +58,8 @@ class MovedValues:
         base = re.sub(r"[^A-Z0-9]+", "_", wish.upper()).strip("_") or "SECRET"
         base = base if not base[0].isdigit() else f"_{base}"
         prefix = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_")
-        for name in (base, f"{prefix}_{base}", *(f"{prefix}_{base}_{i}" for i in range(2, 1000))):
-            if self.values.setdefault(name, value) == value:
-                return name
-        return base
+        names = (base, f"{prefix}_{base}", *(f"{prefix}_{base}_{i}" for i in range(2, 1000)))
+        return next((name for name in names if self.values.setdefault(name, value) == value), base)
 
 
 def at_home(text: str) -> str:

@@ -168,10 +168,8 @@ def size(count: object) -> str:
     """Return a number of bytes in few characters."""
     if not isinstance(count, int | float):
         return "–"
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count:.0f} B"
+    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((f"{count / limit:.1f} {unit}" for limit, unit in units if count >= limit), f"{count:.0f} B")
 
 
 def tone(word: object) -> str:

@@ -83,10 +83,8 @@ def refusal(text: str) -> str | None:
 
 
 def _refusal_v4(address: IPv4Address) -> str | None:
-    for network, why in _REFUSED_V4:
-        if address in network:
-            return why
-    return None if address.is_global else "not public"
+    other = None if address.is_global else "not public"
+    return next((why for network, why in _REFUSED_V4 if address in network), other)
 
 
 def _refusal_v6(address: IPv6Address) -> str | None:

@@ -132,7 +132,4 @@ def _without_blank_edges(text: str) -> str:
 
 
 def _text_after(el: NavigableString) -> str:
-    for following in el.next_elements:
-        if isinstance(following, NavigableString) and following:
-            return str(following)
-    return ""
+    return next((str(text) for text in el.next_elements if isinstance(text, NavigableString) and text), "")
