@@ -308,6 +308,9 @@ class Stdio:
         if name == "answers":  # `fields` in place of a result
             self.send({"id": ident, **arguments["fields"]})
             return True
+        if name == "raw":  # a line, with the number of the call in it
+            self.write(arguments["line"].replace("#", str(ident)).encode() + b"\n")
+            return True
         if name == "refuses":
             self.send({"id": ident, "error": {"code": -32000, "message": "no" * arguments["count"]}})
             return True

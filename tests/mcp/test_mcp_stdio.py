@@ -191,6 +191,26 @@ def test_an_answer_that_is_no_message_ends_its_call_and_counts_against_the_serve
     bench.run(main, bench.stdio())
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"jsonrpc":"2.0","id":#,"result":{"content":[],"structuredContent":{"a":' + "9" * 5_000 + "}}}",
+        '{"result":{"content":[{"type":"text","text":"\\x"}]},"jsonrpc":"2.0","id":"#"}',
+        '{"jsonrpc": "2.0", "id": #, "result": {"content": [',
+        '{"jsonrpc":"2.0","id":#,"result":{"content":[],' + '"a":0,' * 30_000 + "}}",
+    ],
+    ids=["a number of 5,000 digits", "a wrong escape", "cut off", "a comma too many"],
+)
+def test_an_answer_that_cant_be_parsed_ends_its_call_at_once(bench: Any, line: str) -> None:
+    async def main(sessions: McpSessions) -> None:
+        result = await bench.call(sessions, "raw", line=line)
+        assert (result.outcome, result.code) == ("unavailable", "protocol_error")
+        assert "may have been carried out" in bench.said(result)
+        assert bench.said(await bench.call(sessions, "echo", text="next")) == "next"
+
+    bench.run(main, bench.stdio())
+
+
 def test_a_refusal_of_megabytes_is_a_refusal(bench: Any) -> None:
     async def main(sessions: McpSessions) -> None:
         result = await bench.call(sessions, "refuses", count=1_500_000)

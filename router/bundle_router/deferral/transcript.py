@@ -146,8 +146,7 @@ class RecentIds:
 
 def server_of(tool: str) -> str:
     """Return the MCP server in a tool's exposed name (`mcp__server__tool`); built-in tools have none."""
-    server = tool[5:].partition("__")[0] if tool.startswith("mcp__") else ""
-    return server or BUILTIN
+    return tool.removeprefix("mcp__").partition("__")[0] or BUILTIN if tool.startswith("mcp__") else BUILTIN
 
 
 def definition_text(tool: Mapping[str, Any]) -> str:

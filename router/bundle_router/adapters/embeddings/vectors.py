@@ -49,8 +49,7 @@ def vectors_for(
     rows: dict[Space, dict[str, Sequence[float]]] = {}
     for passage, text in zip(passages, texts, strict=True):
         rows.setdefault(passage.collection, {})[passage.id] = known[text]
-    dimension = len(next(iter(known.values()))) if known else 1
-    return DenseVectors(embedder.revision, dimension, rows)
+    return DenseVectors(embedder.revision, len(next(iter(known.values()))) if known else 1, rows)
 
 
 def embed_texts(

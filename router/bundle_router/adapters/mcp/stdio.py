@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,6 +39,8 @@ FIRST_NUMBER: Final = 1_000_000_000
 """First id of our own requests; the SDK counts from 1."""
 _CHUNK: Final = 65_536
 _LINES: Final = 64
+_HEAD: Final = 200
+_ID: Final = re.compile(rb'"id"\s*:\s*"?(\d{10,18})(?!\d)')
 """Lines after which others have a turn: noise can be twenty thousand in a chunk."""
 _MAX_PAUSE_S: Final = 0.1
 _DRAIN_S: Final = 0.2
@@ -180,6 +183,12 @@ def _message(line: bytes | bytearray, read: Callable[[bytes | bytearray], Messag
     return message if message is None or "method" not in message else read(cut_deep(bytes(line)))
 
 
+def _unreadable_answer(line: bytes | bytearray) -> Message:
+    """Return a message without a result for a line that seems to be an answer and can't be parsed; else None."""
+    found = _ID.search(line[:_HEAD]) or _ID.search(line[-_HEAD:])
+    return {"id": int(found[1])} if found is not None and line.startswith(b"{") and b'"method"' not in line else None
+
+
 class Pipes:
     """One server's process, and the tasks that read and write its lines (a `connection.Wire`). The process belongs to
     one run, or keeps no caller's state."""
@@ -230,6 +239,7 @@ class Pipes:
             for number, line in enumerate(found, 1):
                 is_large = len(line) >= LARGE
                 value = await run_in_turn("read", partial(_message, line, read)) if is_large else _message(line)
+                value = _unreadable_answer(line) if value is None else value  # its caller need not wait for a deadline
                 is_wanted = is_wanted or (value is not None and "method" not in value)
                 if not number % _LINES:
                     await wait_for_turn()

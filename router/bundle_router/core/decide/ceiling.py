@@ -76,8 +76,7 @@ def _address_layers(catalog: Catalog, address: Address, whose: str) -> tuple[lis
         )
         for row in rows
     ]
-    granted = any(row.allow is not None for row in rows)
-    return layers, [] if granted else ["/".join(address) + whose]
+    return layers, [] if any(row.allow is not None for row in rows) else ["/".join(address) + whose]
 
 
 def may_call_untrusted_in_code(catalog: Catalog, address: Address, grants: tuple[Grant, ...]) -> bool:

@@ -307,8 +307,7 @@ def bundle_text(server: str, tools: Sequence[str]) -> str:
 
 def server_name(foreign: str) -> str | None:
     """Return the nearest valid server name: `GitHub MCP` → `github-mcp`; None if there is none."""
-    name = re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_")
-    return name or None
+    return re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_") or None
 
 
 def _table(name: str, pairs: Sequence[tuple[str, str]]) -> list[str]:

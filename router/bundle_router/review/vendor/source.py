@@ -63,8 +63,7 @@ def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
 
 
 def _snake(name: str) -> str:
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_").lower()
+    return re.sub(r"[^A-Za-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
 
 
 def _header(server: str, pins: list[str]) -> list[str]:

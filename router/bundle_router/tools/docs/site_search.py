@@ -250,8 +250,7 @@ def rank(entries: Sequence[IndexEntry], query: str) -> list[IndexEntry]:
     def score(entry: IndexEntry, matched: dict[str, float]) -> float:
         total = sum(rarity[word] * weight for word, weight in matched.items()) * len(matched) / len(words)
         title = " ".join(_words(entry.title))
-        exact = 2.0 if title == phrase else 1.25 if phrase in title else 1.0
-        return total * exact
+        return total * (2.0 if title == phrase else 1.25 if phrase in title else 1.0)
 
     scored = [(-score(entry, matched), len(entry.title), entry.location, entry) for entry, matched in found if matched]
     scored.sort(key=lambda item: item[:3])

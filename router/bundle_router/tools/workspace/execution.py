@@ -97,8 +97,7 @@ def execute(arguments: ExecArguments, context: ToolContext, *, facilities: tuple
                 max_bytes=max((context.max_bytes - _RESERVE_BYTES) // 2, _LEAST_BYTES),
             )
     statements = (*still_kept(kept, finished.statements), *(() if kept.surveyed else (_NOT_SURVEYED,)))
-    finished = replace(finished, statements=statements)
-    return _output(finished, binary, arguments, moved)
+    return _output(replace(finished, statements=statements), binary, arguments, moved)
 
 
 def list_binaries(arguments: BinariesArguments, context: ToolContext) -> ToolOutput:
