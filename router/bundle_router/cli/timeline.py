@@ -77,8 +77,7 @@ def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "branch", record.branch
     if step.goal:
         yield "goal", step.goal
-    for constraint in step.constraints:
-        yield "constraint", constraint
+    yield from (("constraint", constraint) for constraint in step.constraints)
     if (policy := policy_json(step.policy)) is not None:
         yield "its own policy", json.dumps({k: v for k, v in policy.items() if v}, ensure_ascii=False)
     if step.principal:

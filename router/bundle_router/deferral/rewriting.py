@@ -238,8 +238,7 @@ def _order(tools: Sequence[Element], text: str, deferred: frozenset[str]) -> tup
     if moved is not None and not any(value.get("cache_control") for value, _part in staying[-1:]):
         upfront[-1] = set_member(upfront[-1], ("cache_control",), moved)
     before = sum(len(part.encode()) for _value, part in raw)
-    after = sum(len(part.encode()) for part in upfront)
-    return "[" + ",".join((*upfront, *late)) + "]", before, after
+    return "[" + ",".join((*upfront, *late)) + "]", before, sum(len(part.encode()) for part in upfront)
 
 
 def _is_plain(tool: Any) -> bool:

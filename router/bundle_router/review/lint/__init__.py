@@ -139,8 +139,7 @@ def lint(
 def _findings(resolved: ResolvedConfig, has_content: HasContent | None) -> Iterator[tuple[str, LintFinding]]:
     subject = Subject(resolved, Reach(resolved.catalog), has_content)
     for word, (_, rule) in RULES.items():
-        for finding in rule(subject):
-            yield word, finding
+        yield from ((word, finding) for finding in rule(subject))
 
 
 def _place(word: str, finding: LintFinding) -> tuple[str, str, Path]:

@@ -104,8 +104,7 @@ def decoded_texts(passage: TextPassage) -> Iterator[str]:
                 yield from _readable_texts(base64.b64decode(piece + "=" * (-len(piece) % 4)))
             except (binascii.Error, ValueError):
                 continue
-    for match in _PERCENT.finditer(passage.raw):
-        yield unquote(match[0])
+    yield from (unquote(match[0]) for match in _PERCENT.finditer(passage.raw))
     for match in _CODES.finditer(passage.raw):
         numbers = [int(number) for number in re.findall(r"\d+", match[0])]
         yield from _readable_texts(bytes(number for number in numbers if number < 256))
