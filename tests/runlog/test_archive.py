@@ -321,6 +321,22 @@ def test_a_line_without_end_does_not_fill_the_memory(runs: Any, tmp_path: Path) 
     assert (report.broken.kind, report.broken.seq) == ("changed", 6)
 
 
+@pytest.mark.parametrize("lines", [0, 3])
+def test_holes_that_cost_their_writer_nothing_cost_a_reader_nothing(runs: Any, lines: int) -> None:
+    filled(runs, close=False)
+    path = runs.path / "r-1" / "routing.jsonl"
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        for number in range(lines):
+            os.pwrite(file.fileno(), b"\n", end + (number + 1) * (32 << 20))
+        file.truncate(1 << 42)
+    report = runs.archive.verify("r-1")
+    assert (report.broken.kind, report.broken.seq) == ("changed", 6)
+    assert runs.archive.summary("r-1").records == 6 + lines
+    with pytest.raises(CorruptRun):
+        list(runs.archive.records("r-1"))
+
+
 # --- prune ---------------------------------------------------------------------------------------------------------
 
 

@@ -207,7 +207,8 @@ def _torn_tail_of(path: Path, name: str) -> TornTail | None:
         if fd is None:
             return None
         size = os.fstat(fd).st_size
-        end = boundary(lambda offset, length: os.pread(fd, length, offset), size)
+        begin = max(0, size - MAX_LINE)
+        end = begin + boundary(lambda offset, length: os.pread(fd, length, begin + offset), size - begin)
     return TornTail(name, end, size - end) if end < size else None
 
 
@@ -247,7 +248,7 @@ def _stamp(run_dir: str) -> RunStamp:
 
 def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, int]]:
     """Yield the complete lines within the first `size` bytes of a file, from `position` on, each with the position
-    after it. A line over MAX_LINE comes in pieces."""
+    after it, up to one that holds no text. A line over MAX_LINE comes as its beginning, and is the last."""
     with _open_regular_file(path) as fd:
         if fd is None:
             return
@@ -259,6 +260,8 @@ def _lines_after(path: Path, position: int, size: int) -> Iterator[tuple[bytes, 
                     return
                 position += len(line)
                 yield line, position
+                if b"\0" in line or not line.endswith(b"\n"):  # no record: behind it may be a hole of any length
+                    return
 
 
 def _line_count(path: Path) -> int:
@@ -266,7 +269,8 @@ def _line_count(path: Path) -> int:
     total = 0
     for name in FILES.values():
         with _open_regular_file(path / name) as fd:
-            while fd is not None and (block := os.read(fd, _BLOCK)):
+            data = None if fd is None else io.BufferedReader(_WithoutHoles(fd, closefd=False), _BLOCK)
+            while data is not None and (block := data.read(_BLOCK)):
                 total += block.count(b"\n")
     return total
 
