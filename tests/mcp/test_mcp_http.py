@@ -197,6 +197,29 @@ def test_half_a_pair_of_surrogates_in_an_argument_is_replaced_and_costs_no_other
         bench.run(main, bench.http(server))
 
 
+def test_a_challenge_that_no_header_can_hold_costs_that_call_only(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        waiting = asyncio.ensure_future(bench.call(sessions, "gate", text="a"))
+        await bench.until(lambda: "a" in server.faults.at_gate)
+        refused = await bench.call(sessions, "refused")
+        assert (refused.outcome, refused.code) == ("unavailable", "unauthorized")
+        server.faults.gates["a"].set()
+        assert (await waiting).outcome == "ok"
+
+    with bench.faults.serving() as server:
+        server.faults.gates["a"] = threading.Event()
+
+        class Challenging(server.RequestHandlerClass):  # type: ignore[misc, name-defined]  # see above
+            def respond(self, method: str, params: dict[str, Any], ident: Any) -> None:
+                if params.get("name") == "refused":
+                    self.answer(401, b"", extra={"www-authenticate": "Bearer realm=\xe9"})
+                else:
+                    super().respond(method, params, ident)
+
+        server.RequestHandlerClass = Challenging
+        bench.run(main, bench.http(server))
+
+
 class Pieces(httpx2.AsyncByteStream):
     """A body of which each piece is there at once, and `read` when it was taken: in which turn of the loop."""
 

@@ -151,8 +151,8 @@ class OriginClient(httpx2.AsyncBaseTransport):
             return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
         else:
             exchange.fault = fault_for(status, response.headers.get("retry-after", ""))
-        kept = {name: response.headers[name] for name in ("www-authenticate",) if name in response.headers}
-        return _answer(status, f"HTTP {status}", kept)
+        challenge = response.headers.get("www-authenticate", "")
+        return _answer(status, f"HTTP {status}", {"www-authenticate": challenge} if challenge.isascii() else None)
 
     def modern_posts(self, pool: TcpPool, on_change: Callable[[], None]) -> ModernPosts | None:
         """Return a carrier of modern requests to this address; None if the URL contains credentials."""
@@ -216,9 +216,11 @@ class Body(httpx2.AsyncByteStream):
         return b"\n".join((*lines, b""))
 
     async def _readable(self, data: bytearray) -> bytes:
-        """Return JSON that is bounded in depth and, if it is an answer, in length."""
+        """Return JSON that is bounded in depth and, if it is an answer, in length, without lone surrogates."""
         work = partial(_set_aside, data, self._exchange)
-        return await run_in_turn("read", work) if len(data) >= LARGE else cut_deep(bytes(data))
+        if len(data) >= LARGE:
+            return await run_in_turn("read", work)
+        return work() if b"\\ud" in data or b"\\uD" in data else cut_deep(bytes(data))
 
     async def _bounded(self) -> bytes:
         try:
