@@ -199,6 +199,81 @@ FORMS: dict[str, tuple[str, str]] = {
     "turnstile secret of other bytes": ("turnstile-secret", "0x4AAAAABdE4nT9xV2mK4pL8nR3_4nT9xV2"),
     "ollama key with an underscore": ("dotted-model-key", f"{HEX * 2}.{WORD}_4nT9xV2"),
 }  # fmt: skip
+ISSUERS: dict[str, tuple[str, ...]] = {
+    # the label of a rule for one form of many issuers: a token of each
+    "prefixed-uuid-key": tuple(prefix + UUID for prefix in (
+        "isat_", "ms-", "ap2_", "ovsxat_", "ovsxp_", "xx", "waka_", "RGAPI-", "sk_", "sk_sbox_",
+    )),
+    "prefixed-hex-key": (
+        *(prefix + HEX * 2 for prefix in ("bpk-", "dose", "doau", "ES_", "FPSX", "packagist_ack_", "live_auth_")),
+        *(prefix + HEX * 4 for prefix in ("rootly_", "ws-", "zh_", "packagist_acs_")),
+        "atsk_" + HEX * 4 + "0f9e8d7c", f"cr-{HEX * 3}0f9e8d7c6b", "key_" + HEX + "0f9e8d7c6b5a", "PT" + HEX * 3,
+        "packagist_ort_" + HEX * 4 + "0f9e", "cs_" + HEX * 2 + "0f9e8d7c", "ck_" + HEX * 2 + "0f9e8d7c",
+        "live_" + HEX * 2, f"BBFF-{HEX * 2}0f9", f"u1234567-{HEX}0f9e8d7c", f"csa_{HEX}0f9e8d7c6b5a494nT9xV",
+    ),
+    "prefixed-key": (
+        *(prefix + WORD + "4nT9xV2mK4pL8n" for prefix in ("alcht_", "cxup_", "cxtp_", "samsara_api_")),
+        *(prefix + WORD * 2 for prefix in ("odt_", "paig_", "prf_cli_", "tss_", "uk_", "unkey_", "dvc_server_",
+            "lip_", "flb_live_")),
+        "api_live_us." + WORD + "_4nT9", "dub_" + WORD + "4nT9xV2m", f"hop_pat_{WORD}_{WORD}", "nyk_v0_" + WORD * 4,
+        f"pina_{WORD}.{WORD}", "ucat_01J9K4BNZM3RGXW7VDQFTHY5PC", f"sgamp_user_{WORD.upper()}4NT9XV2MK4_{HEX * 4}",
+        f"tkn.v1_{WORD * 4}=", f"wrkaus-eyJ{WORD}.{WORD}.{WORD * 3}", f"p.eyJ1I{WORD * 6}.{WORD * 2}",
+    ),
+    "long-prefixed-key": (
+        f"AIK_SECRET_{WORD * 4}", "AIK_CI_" + WORD * 2, f"apify_proxy_{WORD}-{WORD}4nT", f"cfxk_{WORD}_{WORD}",
+        f"cnvca{WORD * 3}_-4", f"geti_pat_{WORD * 2}4nT9xV2mK4p_4nT9xV", "ion_" + WORD * 2 + "4nT9xV2mK4",
+        f"mergify_application_key_{WORD * 2}_-{WORD}", f"mercury_production_wma_{WORD * 2}4nT9xV2m_yrucrem",
+        f"permit_key_{WORD * 5}4nT9x", "persona_sandbox_" + WORD.lower() * 2, "ramp_sec_" + WORD * 3,
+        f"salad_cloud_user_{WORD * 3}4", "tgpat_" + WORD.lower() * 3, "tgpak_" + WORD.lower() * 3,
+        f"tsec_{WORD * 4}+_4nT9", f"zpka_{HEX * 2}_0f9e8d7c", "xnd_production_" + WORD * 4,
+        f"gcntfy-my_key-{UUID}-{UUID}",
+    ),
+}  # fmt: skip
+FORMS |= {
+    f"{label}, {token[:14]}": (label, token) for label, tokens in ISSUERS.items() for token in tokens
+}  # fmt: skip
+FORMS |= {
+    "recovery key": ("1password-recovery-key", "1PRK" + "-4NT9" * 13),
+    "age, hybrid": ("age-hybrid-key", "AGE-SECRET-KEY-PQ-1" + "4NT9XV2MK4PL8NR3" * 3 + "4NT9XV2MK4"),
+    "airtable by oauth": ("airtable-oauth-token", f"{WORD}4.v3.eyJ_4nT9xV2m.{HEX * 4}"),
+    "alibaba session": ("alibaba-session-key", "STS." + WORD * 2), "alibaba key": ("alibaba-key", "LTAI" + WORD + "4"),
+    "artifactory": ("artifactory-key", "AKCp" + WORD * 4 + "4nT9"),
+    "bitbucket password": ("bitbucket-password", f"ATBB{WORD}4nT9xV2m0F9E8D7C"),
+    "bitbucket server": ("bitbucket-server-token", "BBDC-" + WORD * 2 + "4nT9xV2mK4pL"),
+    "buildkite agent": ("buildkite-agent-token", f"bkar_4nT9xV2m.{WORD * 4}4nT9xV2m"),
+    "configcat": ("configcat-key", f"configcat-sdk-1/{WORD}4nT9_V/{WORD}4nT9-V"),
+    "coze token": ("coze-token", "pat_" + WORD * 4), "coze user": ("coze-token", f"czu_{WORD * 4}4"),
+    "astra": ("datastax-token", f"AstraCS:{WORD}:{HEX * 4}"), "devin key": ("devin-key", "apk_user_" + WORD * 8),
+    "devin user": ("devin-key", "cog_" + "4nt7xv2mk4pl6nr3" * 3 + "4nt7"),
+    "swarm's lock": ("docker-swarm-key", "SWMKEY-1-" + WORD * 2 + "4nT9xV2mK4p"),
+    "swarm's door": ("docker-swarm-key", f"SWMTKN-1-{WORD.lower() * 3}4n-{WORD.lower()}4nt9xv2mk"),
+    "dynatrace platform": ("dynatrace-token", f"dt0s02.4NT9XV2M.{WORD.upper() * 4}"),
+    "short grafana key": ("grafana-key", "eyJrIjoi" + WORD * 2 + "4nT9xV2m"),
+    "mercado pago": ("mercadopago-token", f"APP_USR-9032451187654321-040126-{HEX * 2}-5729013384"),
+    "midtrans": ("midtrans-key", "SB-Mid-server-" + WORD), "miro": ("miro-token", f"eyJtaXJv{WORD}_{WORD}-{WORD}"),
+    "license": ("newrelic-license-key", HEX * 2 + "FFFFNRAL"),
+    "collection": ("postman-token", "PMAT-" + WORD + "4nT9xV2mK4"),
+    "pushbullet": ("pushbullet-token", "o." + WORD * 2), "recharge": ("recharge-token", f"sk_test_10x1_{HEX * 4}"),
+    "slack cookie": ("slack-cookie", f"xoxd-{WORD}%2B{WORD}%2F{WORD}%3D{WORD}"),
+    "slack app": ("slack-app-token", f"xapp-12-A4NT9XV2MK4-1234567890123-{HEX * 4}"),
+    "square secret": ("square-secret", f"sq0csp-{WORD}_{WORD}-4nT9xV2mK"),
+    "ephemeral key": ("stripe-ephemeral-key", f"ek_test_YWNjd{WORD * 3}_00Lx"),
+    "tableau": ("tableau-token", f"{WORD}4nT9xV==:{WORD}{WORD}"), "tencent": ("tencent-key", "IKID" + WORD * 2),
+    "trend micro": ("trendmicro-key", f"tmc1{WORD}4nT9xV2mK4pL:{WORD * 4}"),
+    "unleash": ("unleash-token", f"default:production.{HEX * 3}0f9e8d7c"),
+    "unleash user": ("unleash-token", f"user:{HEX * 3}0f9e8d7c"),
+    "weaviate": ("weaviate-key", WORD * 5 + "PV92MjAw"), "wepay": ("wepay-token", f"stage_{WORD * 3}4nT9xV"),
+    "zoho": ("zoho-token", f"1000.{HEX * 2}.{HEX * 2}"),
+    "posthog refresh": ("posthog-key", "phr_" + WORD * 2 + "4nT9xV2m"),
+    "val.town with a dash": ("valtown-token", f"vtwn_{WORD}-{WORD}"),
+    "vercel with a dash": ("vercel-token", f"vck_{WORD}-{WORD}_{WORD}4nT9xV"),
+    "atlas key": ("voyage-key", "al-" + WORD * 2 + "-_4nT9xV2mK"),
+    "xai with a dash": ("xai-key", f"xai-{WORD}-{WORD}_{WORD * 3}"),
+    "redirect": ("runpod-key", "rpa_" + WORD + "4nT9xV2mK4pL8n"),
+    "circleci of letters": ("circleci-token", f"CCIPAT_{WORD}4nT9xV_{WORD.lower() * 2}4nt9xv2m"),
+    "supabase, version 0": ("supabase-token", f"sbp_v0_{HEX * 2}0f9e8d7c"),
+    "asana of old": ("asana-token", f"1/1200000000000:{HEX * 2}"),
+}  # fmt: skip
 KINDS |= {kind: (token, "{}") for kind, (_, token) in FORMS.items()}
 PLACED: dict[str, str] = {
     # the rule's label: where a secret of any form stands
@@ -218,6 +293,14 @@ IN_PLACE: dict[str, tuple[str, str]] = {
     "baidu-key": (HEX * 2 + "0f9e8d7c", f"bce-v3/ALTAK-{WORD}4nT9x/{{}}"),
     "putty-key": (WORD * 4, "Private-Lines: 1\n{}\nPrivate-MAC: 1"),
     "jwk-secret": (WORD * 2, '{{"kty": "EC", "crv": "P-256", "d": "{}"}}'),
+    "connection-string-key": (WORD * 3 + "==", "Endpoint=https://a.service.signalr.net;AccessKey={};Version=1.0"),
+    "asaas-key": (f"aact_prod_{WORD * 2}::{WORD}", "key ${}"),
+    "gitlab-mail-token": (WORD + "4nT9", "incoming+group-project-12-{}-issue@incoming.example.com"),
+    "secret-token-uri": ("x9_" + WORD, "secret-token:{} of a bank"),
+    "seed-phrase": ("abandon ability able about above absent absorb abstract absurd abuse access accident",
+                    "seed phrase: {}."),
+    "created-user-password": ("hunter2x", "CREATE USER 'bob'@'%' IDENTIFIED BY '{}'; SELECT 1"),
+    "windows-password": ("hunter2x", "$p = ConvertTo-SecureString '{}' -AsPlainText -Force"),
     "url-path-key": (WORD * 2, "see https://mcp.zapier.com/api/mcp/s/{}/mcp now"),
 }  # fmt: skip
 KINDS |= IN_PLACE
@@ -227,6 +310,10 @@ KINDS |= {
     "path of an old rpc node": (WORD * 2, "https://eth-mainnet.alchemyapi.io/v2/{} now"),
     "path of a chat's own hook": ("4nt9xv2mk4pl8nr34nt9xv2mk4", "https://mattermost.example.com/hooks/{} now"),
     "path of an office's hook": (f"{UUID}@{UUID}/x", "https://outlook.office.com/webhook/{} now"),
+    "cmdkey": ("hunter2x", "cmdkey /add:db01 /user:bob /pass:{} & ver"),
+    "net use": ("hunter2x", "net use Z: //server/share /user:bob {} & ver"),
+    "a task of windows": ("hunter2x", "schtasks /create /tn x /ru bob /rp {} /f"),
+    "role of postgres": ("hunter2x", "ALTER ROLE bob WITH LOGIN PASSWORD '{}'; SELECT 1"),
     "symmetric jwk": (WORD * 2, '{{"k": "{}", "alg": "A256GCM", "kty": "oct"}}'),
 }
 KINDS["code-verifier"] = (WORD * 3, "code=1&code_verifier={}&x=1")
