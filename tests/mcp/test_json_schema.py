@@ -528,6 +528,15 @@ def test_looking_through_many_schemas_for_the_first_time_is_not_done_on_the_even
     assert JsonSchema({"properties": schema["properties"]}).problems(dict(list(NAMES.items())[:20]), INLINE_STEPS) == []
 
 
+def test_a_schema_is_not_searched_for_anchors_on_the_event_loop() -> None:
+    anchored = {f"d{n}": {"$anchor": f"a{n}", "type": "string"} for n in range(3_000)}
+    schema = JsonSchema({"$ref": "#a2999", "$defs": anchored})
+    with pytest.raises(OutOfSteps):
+        schema.problems(1, INLINE_STEPS)
+    assert len(schema.problems(1, CHECK_STEPS)) == 1
+    assert JsonSchema({"$ref": "#/$defs/d5", "$defs": anchored}).problems("x", INLINE_STEPS) == [], "it is not needed"
+
+
 def test_numbers_of_thousands_of_digits_are_not_divided_on_the_event_loop() -> None:
     schema = JsonSchema({"items": {"multipleOf": 7}})
     assert schema.problems([7 * 10**20] * 50, INLINE_STEPS) == []

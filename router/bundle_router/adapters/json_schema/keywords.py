@@ -52,7 +52,7 @@ def _const(check: ValueCheck, wanted: Any, _schema: Mapping[str, Any], place: Va
 
 def _reference(check: ValueCheck, reference: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
     check.spend(1)
-    return check.fits_other(check.schema.target("#" if reference is True else reference), place)
+    return check.fits_other(check.schema.target("#" if reference is True else reference, check), place)
 
 
 def _all_of(check: ValueCheck, schemas: Any, _schema: Mapping[str, Any], place: ValuePlace) -> bool:
