@@ -112,8 +112,7 @@ def _ask(base: str, form: Form, body: dict[str, Any], headers: Mapping[str, str]
     try:
         connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **headers})
         answer = connection.getresponse()
-        data = answer.read(MAX_ANSWER_BYTES)
-        return answer.status, json.loads(data) if answer.status == 200 else None
+        return answer.status, json.loads(answer.read(MAX_ANSWER_BYTES)) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise RouterError(f"{parts.hostname} could not be asked: {type(error).__name__}") from error
     finally:

@@ -291,8 +291,7 @@ class RunArchive(ABC):
         """Return every stored text of a run as lines, by file."""
         header = self.header(run_id)
         yield "run.json", header.to_text().splitlines()
-        for one in header.catalogs:
-            yield one.file, [encode(self.catalog(run_id, one.revision))]
+        yield from ((one.file, [encode(self.catalog(run_id, one.revision))]) for one in header.catalogs)
         for name, lines in self.lines(run_id).items():
             yield name, (line.decode("utf-8", "surrogateescape") for line in lines)
 

@@ -39,8 +39,7 @@ class Subject:
         return self.resolved.catalog
 
     def bundles(self) -> Iterator[tuple[WrittenEntry[Any], Bundle]]:
-        for id_, entry in self.resolved.written.bundles.items():
-            yield entry, self.catalog.bundles[id_]
+        yield from ((entry, self.catalog.bundles[id_]) for id_, entry in self.resolved.written.bundles.items())
 
     def is_never_permitted(self, bundle: Bundle) -> bool:
         """Return whether `never-permitted` reports the project's own bundle, so that other rules need not."""
