@@ -57,6 +57,20 @@ def test_what_is_passed_on_counts_in_the_steps_budget_and_ends_with_it(site: Any
     relayed(tmp_path, work, limits="calls_per_step = 3")
 
 
+def test_what_is_passed_on_at_the_same_time_does_not_exceed_the_budget(site: Any, tmp_path: Path) -> None:
+    """Each is recorded when it is over: until then it counts all the same."""
+
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint) as connected:
+            reads = [connected.read_resource(f"test://template/{number}/data") for number in range(12)]
+            answers = await asyncio.gather(*reads, return_exceptions=True)
+            assert sum(not isinstance(answer, Exception) for answer in answers) == 3
+            assert relay.servers["every"].asked == ["resources/read"] * 3
+            assert (await connected.call_tool("test_simple_text", {})).is_error
+
+    relayed(tmp_path, work, limits="calls_per_step = 3")
+
+
 def test_lists_that_are_passed_on_are_recorded_and_count_and_are_no_circle(site: Any, tmp_path: Path) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:

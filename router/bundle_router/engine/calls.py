@@ -251,10 +251,14 @@ def refuse(ports: EnginePorts, run: OpenRun, call: AdmittedCall, refusal: Refusa
 
 def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: Totals | None) -> Refusal | None:
     """Return the refusal of a call that exceeds a budget, else None. The caller holds the run's lock."""
-    limits, spent = state.catalog.settings.limits, run.fold.spent(state.decided.decision.decision_id)
+    limits, decision_id = state.catalog.settings.limits, state.decided.decision.decision_id
+    spent, total = run.fold.spent(decision_id), run.fold.run_spent
+    if run.passing:
+        spent = replace(spent, calls=spent.calls + [*run.passing.values()].count(decision_id))
+        total = replace(total, calls=total.calls + len(run.passing))
     in_loop = spent.repeats >= limits.repeated_calls
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments) if in_loop else 0)
-    over = over or budgets.over_total(limits, run.fold.run_spent, tree)
+    over = over or budgets.over_total(limits, total, tree)
     return ("budget", *over) if over is not None else None
 
 

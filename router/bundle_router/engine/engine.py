@@ -414,7 +414,7 @@ class Engine:
         """Yield what passes a request of the run's agent on to its servers."""
         from bundle_router.engine.relay import RelayedRequest, passed_through
 
-        run = await self._hold_run(run_id)
+        run, made = await self._hold_run(run_id), list[object]()
         try:
             state = await self._discovered_state(run_id, decision_id)
             names = [server.name for server in passed_through(state).servers]
@@ -423,8 +423,10 @@ class Engine:
             at = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
-            yield RelayedRequest(at, sessions, state, client, await self._tree_spent(run))
+            yield RelayedRequest(at, sessions, state, client, await self._tree_spent(run), made)
         finally:
+            for request in made:
+                run.passing.pop(request, None)
             await run.leave()
 
     def artifact(self, run_id: str, uri: str) -> bytes:

@@ -111,6 +111,8 @@ class OpenRun:
         self.abandoned: deque[Callable[[float], object] | None] = deque()
         """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
         collector may close one in a thread that has the lock."""
+        self.passing: dict[object, str] = {}
+        """The decisions of requests that are passed on now: they are recorded, and count as calls, at their end."""
         self._waiting: set[object] = set()
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""

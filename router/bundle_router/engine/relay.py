@@ -39,8 +39,8 @@ from bundle_router.core.tools.transport.pass_through import (
     narrow_client,
     passes,
 )
-from bundle_router.dataclass import dataclass, replace
-from bundle_router.engine.calls import over_budget
+from bundle_router.dataclass import dataclass, field, replace
+from bundle_router.engine.calls import Refusal, over_budget
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store
 from bundle_router.engine.surface import RunState
@@ -97,13 +97,15 @@ def passed_through(state: RunState) -> PassthroughServers:
 
 @dataclass(frozen=True, slots=True)
 class RelayedRequest:
-    """One request to pass on: its run, decision and client. `tree`: what the tree of runs has spent."""
+    """One request to pass on: its run, decision and client. `tree`: what the tree of runs has spent. `made`: receives
+    what was within budget, and counts as being passed on until its record."""
 
     at: CallPorts
     servers: ToolServers | None
     state: RunState
     client: Client
     tree: Totals | None = None
+    made: list[object] = field(default_factory=list)
 
     @property
     def _passed_servers(self) -> PassthroughServers:
@@ -284,9 +286,15 @@ class RelayedRequest:
 
     async def _over_budget(self, request: _Request) -> str | None:
         """Return why no budget is left for a request, and record that; None where there is budget."""
-        refusal = await self.at.run.under_lock(
-            lambda _: over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
-        )
+
+        def refusal_of(_wait_s: float) -> Refusal | None:
+            refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
+            if refusal is None:
+                self.made.append(request)
+                self.at.run.passing[request] = self.state.decided.decision.decision_id
+            return refusal
+
+        refusal = await self.at.run.under_lock(refusal_of)
         if refusal is None:
             return None
         _, code, text = refusal
@@ -324,9 +332,10 @@ class RelayedRequest:
             )
 
         run.append_end(record_of, wait_s=wait_s)
+        run.passing.pop(request, None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Request:
     """A request to one server, under the server's own names, as it is recorded."""
 
