@@ -203,9 +203,8 @@ def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State
     mode = search_mode(settings.value(SWITCH)).mode
     if request.inventory and mode == "on":
         return "on", "inventory"
-    if not request.inventory and mode in ("off", "auto-100"):
-        return "off", "inventory"
-    return "unknown", "none"
+    is_off = not request.inventory and mode in ("off", "auto-100")
+    return ("off", "inventory") if is_off else ("unknown", "none")
 
 
 def _causes(request: RequestFacts, settings: AgentSettings) -> list[tuple[str, str, str]]:

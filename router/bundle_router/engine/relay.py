@@ -152,16 +152,11 @@ class RelayedRequest:
     ) -> Callable[[], None]:
         """Call `updated` when a list of one of the servers changes; skip a server that fails. Nothing is recorded."""
         assert self.servers is not None  # noqa: S101 - `follow` saw to it
-        ends: list[Callable[[], None]] = []
+        ends = contextlib.ExitStack()
         for server in servers:
             with contextlib.suppress(ToolFailure):
-                ends.append(await self.servers.follow(server.name, method, updated, scope=self.state.scope))
-
-        def end() -> None:
-            for one in ends:
-                one()
-
-        return end
+                ends.callback(await self.servers.follow(server.name, method, updated, scope=self.state.scope))
+        return ends.close
 
     # --- lists -----------------------------------------------------------------------------------------------------
 

@@ -47,8 +47,7 @@ def recall(ranked: Sequence[str], gold: Collection[str], k: int) -> float:
 
 def reciprocal_rank(ranked: Sequence[str], gold: Collection[str]) -> float:
     """Return one over the rank of the first needed id; 0 if none is ranked."""
-    wanted = set(gold)
-    return next((1.0 / rank for rank, id_ in enumerate(ranked, start=1) if id_ in wanted), 0.0)
+    return next((1.0 / rank for rank, id_ in enumerate(ranked, start=1) if id_ in gold), 0.0)
 
 
 def auroc(truths: Sequence[bool], scores: Sequence[float]) -> float | None:

@@ -65,6 +65,5 @@ def literal_secret(name: str, value: str) -> bool:
         return True
     if not is_credential_name(name):
         return False
-    if has_reference(value):
-        return re.search(r"[\w+/-]{12,}", rest) is not None
-    return _SCHEME.fullmatch(rest) is None
+    is_long = re.search(r"[\w+/-]{12,}", rest) is not None
+    return is_long if has_reference(value) else _SCHEME.fullmatch(rest) is None

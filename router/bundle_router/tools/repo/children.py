@@ -194,10 +194,9 @@ def _limit(pid: int) -> None:
 
 def find_binary(name: str, *, outside: str) -> str | None:
     """Return the absolute real path of an executable on `PATH` outside of the folder `outside`, or None."""
-    for path in _candidates(name, os.environ.get("PATH", os.defpath)):
-        if not f"{path}/".startswith(f"{os.path.realpath(outside).rstrip('/')}/"):
-            return path
-    return None
+    inside = f"{os.path.realpath(outside).rstrip('/')}/"
+    paths = _candidates(name, os.environ.get("PATH", os.defpath))
+    return next((path for path in paths if not f"{path}/".startswith(inside)), None)
 
 
 @cache

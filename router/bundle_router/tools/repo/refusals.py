@@ -64,9 +64,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 def show_name(name: str) -> str:
     """Return a file name on one line: control characters, and bytes that are not UTF-8, as escapes."""
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() else _escape(char) for char in name)
+    return name if name.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in name)
 
 
 def _escape(char: str) -> str:

@@ -121,9 +121,7 @@ def _shorten_text(text: str, limit: int) -> str:
 def _json(value: Any) -> str:
     """Compact JSON on one line. Letters of all scripts stay as they are, everything invisible is escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _escape_character(c) for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape_character(c) for c in text)
 
 
 def _escape_character(character: str) -> str:

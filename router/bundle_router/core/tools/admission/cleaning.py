@@ -50,9 +50,7 @@ def _cleaned_value(value: Any) -> Any:
         return cleaned(value)
     if isinstance(value, list):
         return [_cleaned_value(item) for item in value]
-    if isinstance(value, dict):
-        return {cleaned(key): _cleaned_value(item) for key, item in value.items()}
-    return value
+    return {cleaned(key): _cleaned_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def hidden_value(schema: dict[str, Any]) -> str | None:

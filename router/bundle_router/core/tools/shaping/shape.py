@@ -50,9 +50,7 @@ class _Piece:
     @property
     def full(self) -> str:
         """Its full text, for an artifact."""
-        if self.value is None:
-            return self.text
-        return without_surrogates(dump(self.value, self.survey, indented=True))
+        return self.text if self.value is None else without_surrogates(dump(self.value, self.survey, indented=True))
 
     @property
     def part(self) -> Part:
