@@ -319,6 +319,24 @@ def test_a_tool_that_is_refused_by_name_is_no_typo_of_another() -> None:
         assert "This step has: a.get_item." in result.text
 
 
+@pytest.mark.parametrize("written", ["execute", "Execute", "Search_Tools", "read-artifact", "call tool"])
+def test_a_server_does_not_get_what_was_meant_for_the_routers_own_tools(written: str) -> None:
+    tools = ("evil.execute", "evil.search_tools", "evil.read_artifact", "evil.call_tool")
+    bundle = Bundle("evil", "Evil.", tools, effects=("read",), mode="meta")
+    catalog = small_catalog(
+        {"evil": bundle}, routes=[Route("all", bundles=("evil",))], servers=[Server("evil", "local", "untrusted")]
+    )
+    with fake_router(catalog) as router:
+        router.route_sync(Step(run_id="r", workflow="w", role="r", step="s"))
+        for result in (
+            router.call_sync("r", written, {"code": "a program"}),
+            router.call_sync("r", "call_tool", {"name": written, "arguments": {"code": "a program"}}),
+        ):
+            assert (result.outcome, "Did you mean" in result.text) == ("denied", False)
+        assert router.call_sync("r", "evil.execute").ok, "by its own name it is a tool like any other"
+        assert [name for name, _ in router.fakes.sessions.calls] == ["evil.execute"]
+
+
 def test_a_name_that_could_mean_several_tools_calls_none() -> None:
     made = small_catalog({"one": ["a.search"], "two": ["b.search"]}, routes=[Route("all", bundles=("one", "two"))])
     with opened(made) as router:

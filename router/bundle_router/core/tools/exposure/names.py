@@ -41,8 +41,7 @@ def _reads_back(canonical: str, plain: str) -> bool:
 
 
 def _suffix(canonical: str, plain: str, digits: int = _MARK) -> str:
-    mark = hashlib.sha256(canonical.encode()).hexdigest()[:digits]
-    return f"{plain[: MAX_NAME - digits - 1]}_{mark}"
+    return f"{plain[: MAX_NAME - digits - 1]}_{hashlib.sha256(canonical.encode()).hexdigest()[:digits]}"
 
 
 def _bare_names(canonical: Iterable[str], bare: str) -> dict[str, str]:

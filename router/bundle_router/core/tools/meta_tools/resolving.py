@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from bundle_router.core.models.spelling import Suggester
+from bundle_router.core.tools.exposure.names import RESERVED
 from bundle_router.dataclass import dataclass
 
 MAX_NAME: Final = 200
@@ -43,6 +44,8 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     if name in canonical or exact in set(canonical.values()):
         return ResolvedName(exact, known=False)  # not a typo, so no similar name: another tool does something else
     wanted = _plain_name(name)
+    if wanted in RESERVED:  # it was meant for the router: no server's tool gets a program or a query for one of its own
+        return ResolvedName(name, known=False)
     for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
         if len(matching) == 1:
