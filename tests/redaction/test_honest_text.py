@@ -41,6 +41,11 @@ HONEST = [
     "a/1/b: ratio 4/0A; cio, pa-, aio_, llx-, secret-live- and m0- are prefixes; TESTS_PASS=all; COUNT_PASS=$N",
     "src/main.c:12:5:error:undeclared; the address *:*:*:*:0001",
     "x-api-key: ${API_KEY}; api-key: required; ENV APP_TOKEN $TOKEN",
+    '{"dependencies": {"cookie": "^0.7.1", "tough-cookie": "~6.0.1", "token": "1.0.0"}}',
+    '{"PWD": "/home/bob/project", "GOOGLE_APPLICATION_CREDENTIALS": "/path/to/keyfile.json", "output_token": "Marker"}',
+    "({username: options.username, password: options.password}); passphrase = settings.tls.passphrase",
+    "export GOOGLE_API_KEY=\"YOUR_GOOGLE_API_KEY\" AUTH_TOKEN='your-auth-token'; tool --api-key your_api_key",
+    "DB_PASSWORD_FILE=/run/secrets/db; --password /run/secrets/db; X_CREDENTIALS=/etc/x/credentials.json",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 

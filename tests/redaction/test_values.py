@@ -28,6 +28,10 @@ CASES: list[tuple[Any, Any]] = [
     ({"password": "hunter2hunter2"}, {"password": NAMED}),
     ({"authorization": "Bearer x"}, {"authorization": NAMED}),
     ({"X-Api-Key": "abc", "page": 3}, {"X-Api-Key": NAMED, "page": 3}),
+    (
+        {"password": "top.secret", "token": "/x/y", "pwd": "1.2", "passphrase": "your cat"},
+        {"password": NAMED, "token": NAMED, "pwd": NAMED, "passphrase": NAMED},
+    ),
     ({"dbPasswd": 12345678, "ok": True}, {"dbPasswd": NAMED, "ok": True}),
     ({"Set-Cookie": ["a=1; Path=/", "b=2"]}, {"Set-Cookie": [NAMED, NAMED]}),
     (
@@ -54,7 +58,8 @@ EXACT_NAMES = ("pass", "pwd", "JSESSIONID", "PHPSESSID", "connect.sid", "ASP.NET
 OTHER_NAMES = (
     "page_token", "next_token", "prev_token", "previous_token", "continuation_token", "sync_token", "cursor_token",
     "resume_token", "skip_token", "stop_token", "eos_token", "bos_token", "pad_token", "per_token", "progress_token",
-    "max_token", "forgot_password", "reset_password", "pass_rate", "x_pass", "tokens", "key", "x" * 96 + "token",
+    "max_token", "input_token", "output_token", "ClientRequestToken",
+    "forgot_password", "reset_password", "pass_rate", "x_pass", "tokens", "key", "x" * 96 + "token",
 )  # fmt: skip
 CASES += [({name: "v"}, {name: NAMED}) for name in (*NAMES, *EXACT_NAMES, "x" * 95 + "token")]
 CASES += [({field: "Cookie", "value": "v"}, {field: "Cookie", "value": NAMED}) for field in ("name", "key", "header")]
@@ -81,6 +86,7 @@ CASES += [
 ]
 
 UNCHANGED: list[Any] = [
+    {"dependencies": {"cookie": "^0.7.1"}, "PWD": "/home/bob/project", "credentials": r"C:\keys\a.json"},
     *({name: "v"} for name in OTHER_NAMES),
     {"password": "[redacted:cookie]"},
     {"password": {"authority": "v"}},

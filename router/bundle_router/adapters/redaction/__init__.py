@@ -5,7 +5,7 @@
 3. A placeholder of this redactor is never changed. So redacting twice gives the same text.
 4. Time is linear in the text, decoding included. No text makes the redactor raise.
 5. JSON is walked without recursion. The value of a secret's name is redacted whole if it is a string, a number, or a
-   list of these. An object there is walked as usual, because it may be a schema that describes the field.
+   list of these, and no reference, version or path. An object there is walked as usual: it may be the field's schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bundle_router.adapters.redaction.detection import RuleBook, SecretHit
 from bundle_router.adapters.redaction.encodings import label_of, unescape_quickly
-from bundle_router.adapters.redaction.field_names import is_header_name, is_secret_name
+from bundle_router.adapters.redaction.field_names import HARMLESS, is_header_name, is_secret_name
 
 __all__ = ["SecretRedactor"]
 
@@ -116,8 +116,8 @@ class SecretRedactor:
     def redact_value(self, value: Any) -> Any:
         """Return a JSON value without its secrets, keys included; the same object if it has none.
 
-        The value of a field with a secret's name (`password`, `authorization`) is redacted whole, whatever it looks
-        like. Values of non-JSON types are kept.
+        The value of a field with a secret's name (`password`, `authorization`) is redacted whole, unless it refers to
+        one (`$TOKEN`) or is a version or a path. Values of non-JSON types are kept.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -169,8 +169,6 @@ def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:
 
 def _hits_outside(hits: list[SecretHit], placeholders: list[tuple[int, int]]) -> list[SecretHit]:
     """Return the parts of the hits that no placeholder covers. Both lists are ordered and free of overlaps."""
-    if not placeholders:
-        return hits
     parts: list[SecretHit] = []
     index = 0
     for hit in hits:
@@ -205,8 +203,8 @@ MAX_DEPTH: Final = 500
 TOO_DEEP: Final = "too-deep"
 
 _LEAVES: Final = (list, tuple, int, float, type(None))
-_REFERENCE = re.compile(r"(?:\w+ )?\$\{?\w+\}?")
-"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself."""
+_REFERENCE = re.compile(rf"(?:\w+ )?\$\{{?\w+\}}?|{HARMLESS}")
+"""`${GITHUB_TOKEN}`, `Bearer $TOKEN`: a reference to a secret, which is no secret itself; or no secret at all."""
 
 
 def plain_strings(value: Any) -> list[str] | None:
@@ -299,12 +297,10 @@ def _is_object(node: Any) -> bool:
 
 def _named_value(node: Mapping[Any, Any]) -> str | None:
     """Return "value" if the object has the form `{"name": "Authorization", "value": "…"}`."""
-    if "value" in node:
-        for field in ("name", "key", "header"):
-            name = node.get(field)
-            if isinstance(name, str) and is_secret_name(name):
-                return "value"
-    return None
+    if "value" not in node:
+        return None
+    names = map(node.get, ("name", "key", "header"))
+    return "value" if any(isinstance(name, str) and is_secret_name(name) for name in names) else None
 
 
 def _is_header_pair(node: list[Any] | tuple[Any, ...]) -> bool:

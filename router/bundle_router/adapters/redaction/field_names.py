@@ -19,9 +19,9 @@ EXACT: Final = frozenset({"pass", "pwd", "jsessionid", "phpsessid", "connectsid"
 NOT_SECRET: Final = (
     *("pagetoken", "nexttoken", "prevtoken", "previoustoken", "continuationtoken", "synctoken", "cursortoken"),
     *("resumetoken", "skiptoken", "stoptoken", "eostoken", "bostoken", "padtoken", "pertoken", "progresstoken"),
-    *("maxtoken", "forgotpassword", "resetpassword"),
+    *("maxtoken", "inputtoken", "outputtoken", "clientrequesttoken", "forgotpassword", "resetpassword"),
 )
-"""Cursors and units that end in "token" but are needed to understand a record, and two names of pages."""
+"""Cursors, units and ids that end in "token" but are needed to understand a record, and two names of pages."""
 
 HEADERS: Final = frozenset({"authorization", "proxyauthorization", "cookie", "setcookie", "xapikey", "xauthtoken"})
 """Names that mark a secret even in a bare pair, `["Authorization", "…"]`; other pairs could be any two words."""
@@ -35,6 +35,12 @@ IN_TEXT: Final = (
 
 NAME_ENDS: Final = "|".join(r"[\s_.-]*".join(name) for name in (*ENDINGS, *EXACT))
 """The ends of all such names, with any separators: matches wherever `is_secret_name` may be true."""
+
+HARMLESS: Final = (
+    r"[~^]?\d{1,4}\.\d{1,4}\.\d{1,4}|(?i:your[-_ ](?:[a-z]+[-_ ])*(?:key|token|secret|password))"
+    r"|(?:[A-Z]:\\|/(?:app|bin|etc|home|mnt|opt|path|root|run|srv|tmp|usr|var|work|workspace|Users)/)\S*"
+)
+"""Matches values that are no secret under any name: a version, `your-token`, a path."""
 
 _SEPARATORS = re.compile(r"[\s_.-]+")
 

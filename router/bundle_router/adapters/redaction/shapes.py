@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bundle_router.adapters.redaction.field_names import IN_TEXT
+from bundle_router.adapters.redaction.field_names import HARMLESS, IN_TEXT, is_secret_name
 from bundle_router.dataclass import dataclass
 
 Check = Callable[[bytes], bool]
@@ -26,20 +26,20 @@ PLACEHOLDER_WORDS: Final = frozenset(
     b"aws4-hmac-sha256 negotiate".split()
 )
 _REFERENCE = re.compile(rb"(?:\w+[ \t]+)?(?:\$\{?\w+(?:[.:-][^}]*)?\}?|\$\(.*|\{\{?.*\}?\}|<[^<>]*>|%\w+%|[*.xX]+)")
+_HARMLESS = re.compile(HARMLESS.encode())
 _MADE = r"[A-Za-z0-9._~+/=|:%!@#^&*-]"
 
 
 def is_value(value: bytes) -> bool:
-    """Return whether it is neither a reference (`${NAME}`, `<token>`, `***`) nor a placeholder word."""
-    return value.lower() not in PLACEHOLDER_WORDS and not _REFERENCE.fullmatch(value)
+    """Return whether it is no reference (`${NAME}`, `<token>`, `***`), no placeholder word, and not harmless."""
+    return not (value.lower() in PLACEHOLDER_WORDS or _REFERENCE.fullmatch(value) or _HARMLESS.fullmatch(value))
 
 
 def is_token(value: bytes) -> bool:
-    """Return whether it looks generated: it has a digit, mixed case, or more characters than a word."""
-    if not is_value(value):
-        return False
-    letters = value.replace(b"-", b"").replace(b"_", b"").replace(b".", b"").replace(b"/", b"")
-    return not letters.isalpha() or len(value) >= 16 or not (letters.islower() or letters.istitle())
+    """Return whether it looks generated (a digit, mixed case, longer than a word), unlike `options.password`."""
+    letters = value.translate(None, b"-_./")
+    generated = not letters.isalpha() or len(value) >= 16 or not (letters.islower() or letters.istitle())
+    return generated and is_value(value) and not is_secret_name(value.partition(b".")[2].decode("latin-1"))
 
 
 def is_long_token(value: bytes) -> bool:
