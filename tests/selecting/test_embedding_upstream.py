@@ -102,6 +102,7 @@ FAULTS: list[tuple[str, Act, Failure]] = [
     ("cut", cut(), "upstream_error"),
     ("not JSON", body(b"{not json"), "upstream_error"),
     ("huge", huge(), "upstream_error"),
+    ("20,000 rows", body(json.dumps({"object": "list", "data": [{}] * 20_000}).encode()), "upstream_error"),
     ("redirect", redirect("http://127.0.0.1:9/v1/embeddings"), "upstream_error"),
     ("hang", hang(), "timeout"),
     ("drip", drip(), "timeout"),

@@ -30,7 +30,7 @@ BYTES_PER_TOKEN: Final = 64
 characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic, so less is better."""
 MAX_ERROR_BYTES: Final = 8_192
 MAX_VALUES: Final = 500
-"""Maximum values in the JSON of a completion, whose text is one of some fifty."""
+"""Maximum values in the JSON of a completion, whose text is one of some fifty; of vectors, maximum objects."""
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -106,7 +106,7 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                     if is_error:
                         return bytes(answer[:limit])
                     raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
-            if not (is_error or vectors) and is_overloaded(answer):
+            if not is_error and (answer.count(b"{") > MAX_VALUES if vectors else is_overloaded(answer)):
                 raise aiohttp.ClientPayloadError("the answer has more values, or longer ones, than it needs")
             return bytes(answer)
 
