@@ -303,6 +303,17 @@ def test_a_run_and_a_tree_of_runs_have_budgets_of_their_own() -> None:
         assert router.call_sync("top", "s.look", {}).code == "calls_per_tree"
 
 
+def test_meta_tools_that_are_called_at_the_same_time_do_not_exceed_the_budget() -> None:
+    """Each is recorded when it is over: until then it counts all the same."""
+
+    async def main() -> list[str]:
+        return [result.outcome for result in await asyncio.gather(*(router.call("r", "list_tools") for _ in range(12)))]
+
+    with worker(MemoryRuns(), calls_per_step=3) as router:
+        router.route_sync(step())
+        assert sorted(asyncio.run(main())) == ["budget"] * 9 + ["ok"] * 3
+
+
 # --- what else an engine needs --------------------------------------------------------------------------------------
 
 

@@ -262,12 +262,17 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
     return ("budget", *over) if over is not None else None
 
 
-async def refuse_over_budget(at: CallPorts, call: AdmittedCall, tree: Totals | None) -> Result | None:
-    """Record and return the refusal of a call of the router's own tools that exceeds a budget; None where it fits."""
+async def refuse_over_budget(
+    at: CallPorts, call: AdmittedCall, tree: Totals | None, under_way: object = None
+) -> Result | None:
+    """Record and return the refusal of a call of the router's own tools that exceeds a budget; None where it fits. Then
+    it counts as `under_way` (if given) until that is taken from the run's `passing`."""
 
     def refused(wait_s: float) -> Result | None:
         at.run.read_on()
         refusal = over_budget(at.run, call.state, call.tool, call.request.arguments.text, tree)
+        if refusal is None and under_way is not None:
+            at.run.passing[under_way] = call.state.decided.decision.decision_id
         return refuse(at.ports, at.run, call, refusal, wait_s) if refusal is not None else None
 
     result = await at.run.under_lock(refused)

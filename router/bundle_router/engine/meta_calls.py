@@ -113,31 +113,37 @@ class MetaQuestion:
 
 async def answer(at: CallPorts, state: RunState, request: CallRequest, tree: Totals | None) -> Result:
     """Answer a call to a meta-tool, update the array, and record both. `tree`: what the tree of runs has spent."""
-    ports, run, catalog = at.ports, at.run, state.catalog
-    name, arguments = request.name, request.arguments
-    call = AdmittedCall(f"{META_SERVER}.{name}", "", request, state, state.scope, ports.clock.monotonic_ns())
-    if (over := await refuse_over_budget(at, call, tree)) is not None:
-        return over
-    wrong = arguments.wrong
+    under_way = object()
+    call = AdmittedCall(f"{META_SERVER}.{request.name}", "", request, state, state.scope, at.ports.clock.monotonic_ns())
+    try:
+        over = await refuse_over_budget(at, call, tree, under_way)
+        return over or await _answer_call(at, call, under_way)
+    finally:
+        at.run.passing.pop(under_way, None)
+
+
+async def _answer_call(at: CallPorts, call: AdmittedCall, under_way: object) -> Result:
+    ports, run, state, request = at.ports, at.run, call.state, call.request
+    name, arguments, wrong = request.name, request.arguments, request.arguments.wrong
+    decision_id = state.decided.decision.decision_id
     wanted = Malformed(f"The arguments of {name!r} {wrong[1]}") if wrong else parse(name, arguments.value)
-    signed_before = run.signed_at(state.decided.decision.decision_id)
-    question = MetaQuestion(ports, state, partial(at.tree.artifact, run.id), request.joins, signed_before)
+    question = MetaQuestion(ports, state, partial(at.tree.artifact, run.id), request.joins, run.signed_at(decision_id))
     found = await asyncio.to_thread(_answer, question, wanted)
-    shaped = await shape_blocks(ports, catalog.settings.limits.max_result_chars, (Text(found.text),))
+    shaped = await shape_blocks(ports, state.catalog.settings.limits.max_result_chars, (Text(found.text),))
     stored = await store(run, shaped.blobs)
 
     def end(wait_s: float) -> Result:
         run.read_on()
         present = run.fold.decided(state.decided.branch)
-        is_present = present is not None and present.decision.decision_id == state.decided.decision.decision_id
+        is_present = present is not None and present.decision.decision_id == decision_id
         joined: Joined = ()
         if request.joins and is_present:  # else the run has gone on to another step meanwhile
             joined = joined_after(state, run.fold.activation(state.decided.branch), found.asked)
         if is_present:
-            id_ = state.decided.decision.decision_id
-            run.signed = (id_, run.signed_at(id_) | {*found.signed})
+            run.signed = (decision_id, run.signed_at(decision_id) | {*found.signed})
         outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
         result = finish_call(ports, run, call, outcome, wait_s=wait_s)
+        run.passing.pop(under_way, None)
         return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await run.under_lock(end)

@@ -112,7 +112,7 @@ class OpenRun:
         """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
         collector may close one in a thread that has the lock."""
         self.passing: dict[object, str] = {}
-        """The decisions of requests that are passed on now: they are recorded, and count as calls, at their end."""
+        """Decisions of requests and meta-tool calls under way, which are recorded at their end and count until then."""
         self._waiting: set[object] = set()
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
