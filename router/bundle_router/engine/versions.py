@@ -68,10 +68,7 @@ class EngineVersions:
     def of(self, run_id: str) -> Engine:
         """Return the engine of an open run; the newest where the run is not open."""
         self._look_at_pins()
-        for engine in self._engines[1:]:
-            if engine.runs.uses(run_id):
-                return engine
-        return self._engines[0]
+        return next((engine for engine in self._engines[1:] if engine.runs.uses(run_id)), self._engines[0])
 
     def moved(self, run_id: str, engine: Engine) -> Engine:
         """Return the engine for the next step of a run that is at `engine`: with nothing under way it moves to the

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -267,9 +268,7 @@ def measure(
     needing = [item for item in ranked if item.row.bundles]
     with_tools = [item for item in needing if item.row.tools]
     unasked = [item for item in ranked if item.settled in ("enough", "union")]
-    counts: dict[str, int] = {}
-    for item in ranked:
-        counts[item.settled] = counts.get(item.settled, 0) + 1
+    counts = Counter(item.settled for item in ranked)
     right = [item.bundles[:1] != () and item.bundles[0] in item.gold for item in ranked]
     return Measures(
         rows=len(needing),

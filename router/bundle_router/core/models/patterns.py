@@ -50,10 +50,7 @@ def covers(pattern: str, glob: str) -> bool:
 
 def first_cover(patterns: Iterable[str], glob: str) -> str | None:
     """Return the first of the patterns that covers every name that `glob` does."""
-    for pattern in patterns:
-        if covers(pattern, glob):
-            return pattern
-    return None
+    return next((pattern for pattern in patterns if covers(pattern, glob)), None)
 
 
 def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]) -> bool:

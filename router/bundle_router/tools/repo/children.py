@@ -181,12 +181,10 @@ def _limit(pid: int) -> None:
 
     if not hasattr(resource, "prlimit"):
         return
-    try:
+    with suppress(ProcessLookupError, PermissionError, ValueError):  # it has ended, or its limit is lower than these
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
         resource.prlimit(pid, resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
-    except (ProcessLookupError, PermissionError, ValueError):
-        pass  # it has already ended, or its limit is lower than these
 
 
 # --- binaries -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -143,9 +144,7 @@ def selected_text(visible: VisibleTools, tools: Sequence[str], unknown: Sequence
 
 def list_bundles(visible: VisibleTools) -> MetaAnswer:
     """Return every bundle of the decision with its number of tools and its purpose, one line each."""
-    counts: dict[str, int] = {}
-    for _, row in visible.placement.rows():
-        counts[row.bundle] = counts.get(row.bundle, 0) + 1
+    counts = Counter(row.bundle for _, row in visible.placement.rows())
     rows = [
         f"{id_} {count}: {one_line(visible.catalog.bundles[id_].description, 160)}"
         for id_, count in sorted(counts.items())
