@@ -470,6 +470,9 @@ CATALOGS: list[tuple[Any, Any, str]] = [
     ([], "sha256:" + "1" * 64, "is missing"),
     ([{"revision": REVISION, "file": "routing.jsonl"}], None, "names no catalog file"),
     ([{"revision": REVISION, "file": "catalogs/../../r-2/catalog.json"}], REVISION, "names no catalog file"),
+    ([{"revision": REVISION, "file": "catalog\0.json"}], None, "names no catalog file"),
+    ([{"revision": REVISION, "file": "catalog-\ud800.json"}], None, "names no catalog file"),
+    ([], "sha256:\0", "names no catalog file"),
     ([{"revision": "sha256:" + "1" * 64, "file": "catalog.json"}], None, "it was changed"),
     ([{"revision": digest("[]"), "file": "catalog-list.json"}], None, "it was changed"),
 ]

@@ -30,6 +30,7 @@ UNKEYED: Final = "the chain has no key: it finds accidental and careless changes
 """Note about the protection of a run without a kept head."""
 SIGNED: Final = "its head is kept and signed: a record rewritten, a cut end and a removed run are found"
 KEPT: Final = "its head is kept, unsigned or without the key to check it: it protects while nobody else can write it"
+_CATALOG: Final = re.compile(r"catalog(-\w{1,64})?\.json", re.ASCII)
 _REVISION: Final = re.compile(rb'"catalog_revision":"(sha256:[0-9a-f]{64})"')
 ADVICE: Final = "`bundle-router runs verify` names the first bad record"
 
@@ -202,7 +203,7 @@ class RunArchive(ABC):
             raise CorruptRun(f"{place} holds no catalog", advice="it can't be replayed")
         stated = kept.revision if kept is not None else str(revision)
         name = kept.file if kept is not None else catalog_file(stated)  # not yet named in run.json
-        if not name.startswith("catalog") or "/" in name:
+        if _CATALOG.fullmatch(name) is None:
             raise CorruptRun(f"{place}/run.json names no catalog file for {stated}", advice="it can't be replayed")
         try:
             catalog = self.catalog_json(run_id, name, stated)
