@@ -554,6 +554,19 @@ def test_artifacts_that_records_name_and_the_run_lacks_are_said_to_be_gone(runs:
     assert "gone" not in problem
 
 
+@pytest.mark.parametrize(
+    ("named", "gone"),
+    [([{"sha256": {}}], ["{}"]), ([{"sha256": 5}, {"sha256": "x"}], ["5", "x"]), ([{"a": 1}, 5], [])],
+)
+def test_artifacts_of_other_types_are_findings_of_their_run(runs: Any, named: Any, gone: list[str]) -> None:
+    log = runs.open()
+    log.append("calls", {"type": "call.finished", "artifacts": named})
+    runs.release()
+    found = runs.archive.verify("r-1", artifacts=True)
+    assert found.broken is None
+    assert list(found.problems) == [f"artifact {name} is gone" for name in gone]
+
+
 def test_artifacts_that_are_gone_are_told_in_order(runs: Any) -> None:
     log = runs.open()
     log.append("calls", {"type": "x", "artifacts": [{"sha256": f"{number:064}"} for number in range(40)]})

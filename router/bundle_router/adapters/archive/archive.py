@@ -416,8 +416,8 @@ def _note_names(lines: Iterable[bytes], artifacts: set[str], revisions: set[str]
     """Yield the lines, and add the artifacts and catalogs that they name. Few lines are parsed."""
     for line in lines:
         if b'"artifacts":[{' in line:
-            with contextlib.suppress(BadLine):
-                artifacts |= {row["sha256"] for row in parse(line).get("artifacts", ()) if "sha256" in row}
+            with contextlib.suppress(BadLine, TypeError):  # a forger may give them any type
+                artifacts |= {str(row["sha256"]) for row in parse(line).get("artifacts", ()) if "sha256" in row}
         if found := _REVISION.search(line):
             revisions.add(found[1].decode())
         yield line
