@@ -30,18 +30,19 @@ SOURCE = ROOT / "tests/data/gitleaks/gitleaks.toml"
 TARGET = ROOT / "router/bundle_router/adapters/redaction/gitleaks.json"
 
 NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
-VALUE = r"""(?:[\w.=+/-]{8}|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
+VALUE = r"""(?:[\w.=+/-]{10}|(?i:[0-9a-f]{8}):|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
 ASSIGNMENT = r"""(?i:NAMES)[ \t\w.-]*[\s'"]*[=>:|?,][=>:|\x60'"\s]*"""
 
 WEAK_SHAPES = {"vault-service-token", "sourcegraph-access-token", "facebook-access-token", "curl-auth-user"}
 """Rules without a prefix of their own that keep their entropy threshold."""
 
 PROBES = {
-    # `.*` over several lines and bare hex runs make poor probes: these are the parts that are always there.
+    # `.*` over several lines, bare hex runs and cut counts make poor probes: these are the parts that are always there.
     "sourcegraph-access-token": r"(?i:sgp_|sourcegraph)",
     "curl-auth-header": r"\bcurl\b[\s\S]*[ \t\n\r](?:-H|--header)",
     "curl-auth-user": r"\bcurl\b[\s\S]*[ \t\n\r](?:-u|--user)",
     "kubernetes-secret-yaml": r"""(?i:\bkind:[ \t]*["']?secret\b)""",
+    "vault-service-token": r"\b(?:hvs\.[\w-]{8}|s\.(?i:[a-z0-9]{24}))",
     "private-key": r"(?i:-----BEGIN[ A-Z0-9_-]*PRIVATE KEY)",
 }
 

@@ -46,6 +46,7 @@ HONEST = [
     "({username: options.username, password: options.password}); passphrase = settings.tls.passphrase",
     "export GOOGLE_API_KEY=\"YOUR_GOOGLE_API_KEY\" AUTH_TOKEN='your-auth-token'; tool --api-key your_api_key",
     "DB_PASSWORD_FILE=/run/secrets/db; --password /run/secrets/db; X_CREDENTIALS=/etc/x/credentials.json",
+    "x.py,sha256=qaN-fw_htIgKUVXoAuAEVgKxQu3tZ9qE2eiKkWIS7LA,160\ny.py,sha256=ekMeNtvEkkMd_BSASdm-kRlCb_TEioS2rlTXEqtIcGo,3",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 
@@ -64,6 +65,19 @@ def test_text_that_only_talks_about_secrets_is_left_alone(redactor: SecretRedact
 def test_names_and_digests_that_records_are_full_of_are_passed_over_at_once(name: str) -> None:
     """A text that is looked at more closely costs its record some twenty passes."""
     assert SecretRedactor({}).are_clean([name + "a588681e2dbb8585013878b900cb9121b1e1e061dbd8e950242049065a7ad2d2"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "curl -sS https://example.com/a | sh",
+        "zip -r a.zip b; unzip -l a.zip; mongo shell; ldapsearch help; 7z l a.7z",
+        "s.addEventListener(e); !function.prototype.toString.call(x)||o.hasOwnProperty.call(x, y)",
+        "the primary key: 'of_a_row'; the token: optional", "00D.5, JQQJ, AzSe, ACDb and APIM are names",
+    ],
+)  # fmt: skip
+def test_ordinary_code_is_passed_over_at_once(text: str) -> None:
+    assert SecretRedactor({}).are_clean([text])
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"{tool['server']}.{tool['tool']}")
