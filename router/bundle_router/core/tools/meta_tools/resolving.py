@@ -35,7 +35,7 @@ class ResolvedName:
 def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> ResolvedName:
     """Resolve a name to a permitted tool. `canonical`: canonical names by exposed name, of the whole catalog.
 
-    An exact canonical or exposed name is never resolved to another tool: if it is not permitted, it is refused.
+    A whole name, in whatever spelling, is never resolved to another tool: if that is not permitted, it is refused.
     """
     name = _own_name(written[:MAX_NAME].strip(), canonical)
     exact = canonical.get(name, name)
@@ -44,8 +44,9 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     if name in canonical or exact in set(canonical.values()):
         return ResolvedName(exact, known=False)  # not a typo, so no similar name: another tool does something else
     wanted = _plain_name(name)
-    if wanted in RESERVED:  # it was meant for the router: no server's tool gets a program or a query for one of its own
-        return ResolvedName(name, known=False)
+    known = {tool for tool in canonical.values() if _plain_name(tool) == wanted}
+    if wanted in RESERVED or (known and known.isdisjoint(permitted)):  # no server's tool gets what was meant for these
+        return ResolvedName(min(known, default=name), known=False)
     for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
         if len(matching) == 1:
