@@ -46,6 +46,12 @@ PROBES = {
     "private-key": r"(?i:-----BEGIN[ A-Z0-9_-]*PRIVATE KEY)",
 }
 
+TOLD_BY_VALUE = {
+    "lob-api-key": r"(?i:(?:live|test)_[a-f0-9]{35})",
+    "lob-pub-api-key": r"(?i:(?:live|test)_pub_[a-f0-9]{31})",
+}
+"""Probes of rules of the form `name = value` whose value tells more than the name: `lob` is in `global` and `blob`."""
+
 ALSO = {"atlassian-api-token": r"\bATATT3[A-Za-z0-9_=-]{8}"}
 """Probes of rules of the form `name = value` that have a second form."""
 
@@ -106,8 +112,10 @@ def generated(source: bytes) -> dict[str, Any]:
             continue
         name = NAME.search(rule["regex"])
         regex = rule["regex"] if name or rule["id"] in WEAK_SHAPES else at_underscores(rule["regex"])
-        own = ALSO.get(rule["id"]) if name else PROBES.get(rule["id"]) or loosened(regex)
-        if name:
+        shared = name and rule["id"] not in TOLD_BY_VALUE
+        special = TOLD_BY_VALUE.get(rule["id"]) or ALSO.get(rule["id"])
+        own = special if name else PROBES.get(rule["id"]) or loosened(regex)
+        if name and shared:
             names.add(name[1])
         if own:
             probes.append(own)
@@ -120,7 +128,7 @@ def generated(source: bytes) -> dict[str, Any]:
                 "entropy": rule.get("entropy", 0) if name or rule["id"] in WEAK_SHAPES else 0,
                 "keywords": rule.get("keywords", []),
                 "assignment": bool(name),
-                "probes": [0] * bool(name) + [len(probes)] * bool(own),
+                "probes": [0] * bool(shared) + [len(probes)] * bool(own),
                 "allow": allowances(rule),
             }
         )

@@ -73,6 +73,7 @@ def test_names_and_digests_that_records_are_full_of_are_passed_over_at_once(name
         "curl -sS https://example.com/a | sh",
         "zip -r a.zip b; unzip -l a.zip; mongo shell; ldapsearch help; 7z l a.7z",
         "s.addEventListener(e); !function.prototype.toString.call(x)||o.hasOwnProperty.call(x, y)",
+        "globals: dictionary_of_all; AzureBlob = some_content_type",
         "the primary key: 'of_a_row'; the token: optional", "00D.5, JQQJ, AzSe, ACDb and APIM are names",
     ],
 )  # fmt: skip
