@@ -15,6 +15,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.cli import main
+from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.chain import FILES, MAX_LINE, genesis, seal
 from bundle_router.core.records.read_model import RunQuery
@@ -159,6 +160,25 @@ def test_every_verb_tells_in_a_sentence_what_does_not_fit(
         pytest.raises(CorruptRun, match=why),
     ):
         router.route_sync(step)
+
+
+def test_a_catalog_of_other_types_is_told_in_a_sentence(
+    resealed: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = {"bundles": 5}
+    revision = digest_of(catalog)
+    resealed(0, ("catalog_revision",), revision)
+    run = tmp_path / "runs" / "golden"
+    (run / "catalog.json").write_text(json.dumps(catalog))
+    stated = {"catalog_revision": revision, "catalogs": [{"revision": revision, "file": "catalog.json"}]}
+    header = json.loads((run / "run.json").read_bytes())
+    (run / "run.json").write_text(RunHeader(header | stated).sealed().to_text(), "utf-8")
+    runs = ("--runs", str(tmp_path / "runs"))
+    asked = ("explain", "--run", "golden", "--seq", "0", "--bundle", "repo.readonly", *runs)
+    for words, status in ((asked, 5), (("replay", *runs), 5), (("runs", "list", *runs), 0), (("learn", *runs), 0)):
+        capsys.readouterr()
+        assert main([*words]) == status, words
+        assert "a catalog does not fit its type" in capsys.readouterr().err or not status
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.decide.decide import Question, decide
@@ -137,7 +135,7 @@ class RunReader:
         if revision not in self._catalogs:
             try:
                 self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
-            except (CorruptRun, ValidationError):
+            except CorruptRun:
                 return None
             while len(self._catalogs) > KEPT:
                 self._catalogs.popitem(last=False)

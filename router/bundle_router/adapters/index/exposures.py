@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from pydantic import ValidationError
-
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.models.canonical import digest, encode
 from bundle_router.core.records.decision_record import DecisionRecord
@@ -86,7 +84,7 @@ class Exposures:
                 self._catalogs.clear()
             try:
                 self._catalogs[revision] = catalog_from(self._archive.catalog(run_id, revision))
-            except (CorruptRun, UnknownRun, ValidationError) as error:
+            except (CorruptRun, UnknownRun) as error:
                 self._catalogs[revision] = None
                 self.problems.append((run_id, f"what run {run_id!r} showed, since its config can't be read: {error}"))
         return self._catalogs[revision]

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from bundle_router.core.models.canonical import digest_of
 from bundle_router.core.records.chain import BadLine, genesis, unseal
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
+from bundle_router.errors import CorruptRun
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/2"
 _FORMER: Final = "bundle-router.receipt/1"
@@ -90,7 +89,7 @@ def _check_decision(record: Mapping[str, Any], catalog: Any) -> list[str]:
         return ["its catalog is not the one that the decision was taken under"]
     try:
         replayed = replay(record, catalog_from(catalog))
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
+    except (KeyError, TypeError, ValueError, CorruptRun) as error:
         return [f"the decision can't be taken again: {type(error).__name__}"]
     if replayed.outcome != "identical":
         return [f"taken again, the decision comes out otherwise in {', '.join(replayed.differs) or 'its question'}"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
@@ -25,6 +25,7 @@ from bundle_router.core.models import Activation, Decision, Facts, LocalSettings
 from bundle_router.core.models.canonical import encode
 from bundle_router.core.records.decision_record import DecisionRecord, outcome_json
 from bundle_router.dataclass import dataclass, replace
+from bundle_router.errors import CorruptRun
 
 Outcome = Literal["identical", "same_bundles", "changed", "asks_anew"]
 T = TypeVar("T")
@@ -122,18 +123,21 @@ def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str
 
 
 def catalog_from(value: Mapping[str, Any]) -> Catalog:
-    """Return the catalog in a `catalog.json`. Raises pydantic's ValidationError for anything else."""
+    """Return the catalog in a `catalog.json`. Raises CorruptRun for anything else."""
 
     def each(kind: type[T], rows: str) -> tuple[T, ...]:
         return TypeAdapter(tuple[kind, ...]).validate_python(value.get(rows, ()))  # type: ignore[valid-type]  # a runtime type
 
-    return Catalog(
-        servers={server.name: server for server in each(Server, "servers")},
-        bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
-        routes=each(Route, "routes"),
-        policies=each(Policy, "policies"),
-        settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
-        local=LocalSettings.model_validate(value.get("local", {})),
-        cards={card.name: card for card in each(Card, "cards")},
-        skills={skill.path: skill for skill in each(Skill, "skills")},
-    )
+    try:
+        return Catalog(
+            servers={server.name: server for server in each(Server, "servers")},
+            bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
+            routes=each(Route, "routes"),
+            policies=each(Policy, "policies"),
+            settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
+            local=LocalSettings.model_validate(value.get("local", {})),
+            cards={card.name: card for card in each(Card, "cards")},
+            skills={skill.path: skill for skill in each(Skill, "skills")},
+        )
+    except ValidationError as error:
+        raise CorruptRun(f"a catalog does not fit its type: {error.title}: {error.errors()[0]['msg']}") from None
