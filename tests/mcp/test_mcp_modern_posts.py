@@ -273,6 +273,37 @@ def test_half_a_pair_of_surrogates_is_replaced_and_a_whole_one_kept(filler: byte
     assert read_object(b'{"a": "' + whole + half + filler + b'"}') == {"a": "\U0001f600?" + filler.decode()}
 
 
+class HastyServer(RawServer):
+    """Answers a large request as soon as it knows its id, and reads no more of it."""
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as read:
+            while line := read.readline():
+                length = 0
+                while (header := read.readline().strip()) != b"":
+                    length = int(header[15:]) if header.lower().startswith(b"content-length:") else length
+                if length > 1_000_000:
+                    number = re.findall(rb'"id":([0-9]+)', read.read1(200))[0]
+                    connection.sendall(chunked(message(result=OK)).replace(b'"ID"', number))
+                    return
+                if not self._answer(connection, line, {}, json.loads(read.read(length) or b"{}")):
+                    connection.shutdown(socket.SHUT_WR)
+                    return
+
+
+def test_no_call_waits_behind_a_request_that_was_answered_before_it_was_sent(bench: Any) -> None:
+    async def main(sessions: McpSessions) -> None:
+        for text in ("x", "x" * 30_000_000, "x"):
+            assert (await bench.call(sessions, "echo", text=text)).outcome == "ok"
+
+    server = HastyServer(chunked(message(result=OK)))
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        bench.run(main, bench.http(server))
+    finally:
+        server.end()
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_name_with_half_a_pair_is_sent_with_a_header_that_can_be_written(bench: Any, at_once: bool) -> None:
     async def main(sessions: McpSessions) -> None:

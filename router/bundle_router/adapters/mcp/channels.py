@@ -4,8 +4,8 @@ CPU per request, measured against one server that answers at once: httpx2 1.0 ms
 0.12, asyncio with httptools 0.03. Importing httptools takes a hundredth of the time of aiohttp.
 
 Rules:
-1. A channel carries one request at a time. It is reused only after a whole response. Unrequested data closes it, and so
-   does a response that does not end where its head said.
+1. A channel carries one request at a time. It is reused only after a whole request and response. Unrequested data
+   closes it, and so does a response that does not end where its head said.
 2. A request is sent in one piece, and never to a channel that was closed meanwhile. If the connection is lost later,
    the server may have acted on the request, so it is not retried.
 3. In one turn of a loop `PER_TURN` of its channels read on in a large body: each read lets go of the interpreter, which
@@ -91,7 +91,7 @@ class Channel(asyncio.BufferedProtocol):
         finally:
             self._waiter = self._response = None
             del self._parser  # it refers to this channel: a cycle would keep the buffer until a full collection
-            if not self.reusable:
+            if not self.reusable or self._transport.get_write_buffer_size():  # the next request would wait for the rest
                 self.close()
 
     def close(self) -> None:
