@@ -292,9 +292,7 @@ def test_a_broken_run_is_passed_over_and_named(demo: tuple[Path, str, str], tmp_
     assert run(tmp_path, "replay", code=5).stdout.startswith("8 decisions: 8 identical")
 
 
-def test_copying_many_runs_passes_over_what_it_refuses_and_copying_one_does_not(
-    demo: tuple[Path, str, str], tmp_path: Path
-) -> None:
+def test_copying_runs_passes_over_what_it_refuses_and_says_so(demo: tuple[Path, str, str], tmp_path: Path) -> None:
     folder, run_id, _ = demo
     subprocess.run(["cp", "-a", str(folder / "runs"), str(tmp_path / "runs")], check=True)
     log = tmp_path / "runs" / run_id / "routing.jsonl"
@@ -308,7 +306,8 @@ def test_copying_many_runs_passes_over_what_it_refuses_and_copying_one_does_not(
         assert again.stderr.count(" is already in ") == 2
         assert "0 runs copied to" in again.stdout
         named = run(tmp_path, "runs", verb[0], run_id, *verb[1:], code=5)
-        assert "it was not copied" in named.stderr
+        assert f"skipped: run '{run_id}' is not as it was written: its hash does not match its bytes" in named.stderr
+        assert "0 runs copied to" in named.stdout
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [f"{run_id}-spike", f"{run_id}-sub"]
     assert sorted(path.name for path in (tmp_path / "taken").glob("demo*")) == [f"{run_id}-spike", f"{run_id}-sub"]
     shutil.rmtree(tmp_path / "runs" / run_id)

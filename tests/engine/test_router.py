@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -368,6 +369,36 @@ def test_an_engines_own_tools_are_called_like_any_other(tmp_path: Path) -> None:
         assert (crashed.outcome, crashed.code) == ("tool_error", "crashed")
         assert "ZeroDivisionError" in crashed.text
         assert "oh" not in crashed.text
+
+
+class _Written(BaseModel):
+    text: str
+
+
+def test_a_thread_redacts_large_arguments_and_the_loop_does_not_do_so_again(tmp_path: Path) -> None:
+    """A megabyte of source code cost the loop seconds with each record."""
+    text = 'password = "hunter2hunter2"  # a quote: \\"\n' * 2_000
+    seen: list[str] = []
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        data = frame.f_locals.get("data") if event == "call" and "redaction" in frame.f_code.co_filename else None
+        if isinstance(data, bytes) and len(data) > 20_000:
+            seen.append(frame.f_code.co_name)
+
+    async def main() -> None:
+        tool = LocalTool("write", "w", _Written, lambda _, __: ToolOutput((Text("done"),)))
+        async with _open_with(tmp_path, tool) as router:
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            sys.setprofile(watch)
+            try:
+                result = await router.call("r", "mine.write", {"text": text})
+            finally:
+                sys.setprofile(None)
+            assert result.ok
+
+    asyncio.run(main())
+    assert seen == []
+    assert "hunter2" not in (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text("utf-8")
 
 
 @pytest.mark.parametrize("runs", [1, 50])

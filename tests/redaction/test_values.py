@@ -262,6 +262,25 @@ def test_a_bounded_number_of_short_texts_is_remembered_as_clean() -> None:
         assert len(redactor._clean) == remembered
 
 
+def test_long_texts_are_redacted_once_and_a_bounded_number_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their values as JSON are none the cleaner for it."""
+    monkeypatch.setattr(redaction, "MAX_LONG_CHARACTERS", 8 * redaction.LONG_CHARACTERS)
+    redactor, filling = SecretRedactor(), "x = 1; " * (redaction.LONG_CHARACTERS // 7)
+    fits, too_short, too_long = f"{TOKEN} {filling}", f"{TOKEN} {filling}"[:30_000], f"{TOKEN} " + filling * 2
+    settled = [redactor.redact(text) for text in (fits, too_short, too_long)]
+    assert list(redactor._settled) == settled[:1]  # seen nowhere else
+    assert redactor.redact(settled[0]) is settled[0]
+    assert redactor.redact_many(settled[:1] * 2) == settled[:1] * 2
+    for number in range(20):
+        redactor.redact(f"{filling} {number}")
+    assert sum(map(len, redactor._settled)) <= redaction.MAX_LONG_CHARACTERS < 21 * len(filling)
+    named = json.dumps({"password": "hunter2hunter2", "note": filling})
+    redactor.redact(named)
+    assert not redactor.are_clean([named])
+    redactor.keep("endpoint", "x = 1; x = 1")
+    assert redactor.redact(settled[0]) != settled[0]
+
+
 def test_a_given_value_that_is_kept_too_stays_named_after_its_variable() -> None:
     redactor = SecretRedactor({"VENDOR_KEY": "correct horse"})
     redactor.keep("again", "correct horse")

@@ -146,7 +146,7 @@ def test_of_an_activation_that_recurs_the_counts_are_not_looked_at() -> None:
     for used in (1, 2):
         witness = Witness()
         encode_clean({"activation": {"after": [{"id": "a", "used": used}]}, "facts": {"used": used}}, witness)
-        assert witness.shown == f'{{"after":[{{"id":"a",}}]}}{{"used":{used}}}'
+        assert witness.shown == f'{{"after":[{{"id":"a",}}]}}{{"used":{used}}}[]'
 
 
 def test_a_digest_of_ours_stays_where_something_beside_it_was_looked_at_twice_and_is_no_secret() -> None:

@@ -90,7 +90,8 @@ def _read(redactor: Redactor, arguments: Mapping[str, Any] | str, max_bytes: int
     if len(text) > max_bytes:
         return _too_large(redactor, text, max_bytes)
     redacted = value if redactor.are_clean((text,)) else redactor.redact_value(value)
-    return Arguments(value, text if redacted is value else write(redacted), raw=text)
+    kept = text if redacted is value else write(redacted)
+    return Arguments(value, redactor.redact(kept) if is_large else kept, raw=text)  # here, and not as it is recorded
 
 
 def _no_constant(name: str) -> object:
@@ -170,7 +171,8 @@ def _without_blobs(ports: EnginePorts, arguments: Arguments) -> Arguments:
         return arguments  # only short texts
     references = References(ports.describe)
     value = references.value(json.loads(arguments.text))
-    return replace(arguments, text=encode(value), blobs=references.blobs) if references.blobs else arguments
+    kept = ports.redactor.redact(encode(value)) if references.blobs else arguments.text
+    return replace(arguments, text=kept, blobs=references.blobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ MAX_KEPT: Final = 64
 MAX_KEPT_CHARACTERS: Final = 256
 MAX_CLEAN: Final = 1_024
 MAX_CLEAN_CHARACTERS: Final = 1_024
+LONG_CHARACTERS: Final = 32_768
+MAX_LONG_CHARACTERS: Final = 8 * 1024 * 1024
+"""Characters of long texts that are remembered as redacted: an event loop writes arguments into records that a thread
+has redacted. Not of one that is a fourth of this."""
 
 NAMED: Final = "named-secret"
 WITHHELD: Final = "withheld"
@@ -52,6 +56,8 @@ class SecretRedactor:
         self._labels = {label.encode() for label in self._rules.labels | {WITHHELD, TOO_DEEP}}
         self._clean: dict[str, None] = {}
         """Short texts without a secret by these rules: names and ids recur in every record."""
+        self._settled: dict[str, None] = {}
+        """Long texts, oldest first, in which `redact` finds nothing by these rules; in their value as JSON it may."""
 
     def keep(self, name: str, value: str) -> None:
         """Redact this value too from now on, as `[redacted:token:<name>]`.
@@ -67,20 +73,26 @@ class SecretRedactor:
             rules = self._first_rules.keeping(kept)
             self._labels = self._labels | {label.encode() for label in rules.labels}  # before the rules that use them
             self._rules, self._kept = rules, kept
-            self._clean = {}
+            self._clean, self._settled = {}, {}
 
     def redact(self, text: str) -> str:
         """Return the text without its secrets; the same object if it has none."""
-        is_short, clean = len(text) <= MAX_CLEAN_CHARACTERS, self._clean  # read before the rules, as below
-        if is_short and text in clean:
+        clean, settled = self._clean, self._settled  # read before the rules, as below
+        is_short = len(text) <= MAX_CLEAN_CHARACTERS
+        is_long = LONG_CHARACTERS <= len(text) < MAX_LONG_CHARACTERS // 4
+        if (is_short and text in clean) or (is_long and text in settled):
             return text
         data = text.encode("utf-8", "surrogatepass")
-        if not _is_suspicious(self._rules, data):
-            if is_short and len(clean) < MAX_CLEAN:
-                clean[text] = None
-            return text
-        redacted = self._redact_until_clean(data)
-        return text if redacted == data else redacted.decode("utf-8", "surrogatepass")
+        redacted = data if (is_clean := not _is_suspicious(self._rules, data)) else self._redact_until_clean(data)
+        text = text if redacted == data else redacted.decode("utf-8", "surrogatepass")
+        if is_short and is_clean and len(clean) < MAX_CLEAN:
+            clean[text] = None
+        if is_long:
+            with self._keeping:
+                settled[text] = None
+                while sum(map(len, settled)) > MAX_LONG_CHARACTERS:
+                    del settled[next(iter(settled))]
+        return text
 
     def rules_in(self, text: str) -> list[str]:
         """Return the sorted names of the rules that would redact something in the text."""
@@ -108,7 +120,7 @@ class SecretRedactor:
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
-        if self.are_clean(texts):
+        if self.are_clean([text for text in texts if len(text) < LONG_CHARACTERS or text not in self._settled]):
             return texts
         redacted = [self.redact(text) for text in texts]
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted

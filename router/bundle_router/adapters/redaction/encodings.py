@@ -22,8 +22,9 @@ from bundle_router.tools.expressions import compile_expression, compile_set
 # Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the automata stay small,
 # and bytes that are not UTF-8 (a cut character) can be searched too.
 
-SET_MEMORY: Final = 32 * 1024 * 1024
-"""Maximum bytes of a set's automaton. Text that needs more is only processed more slowly."""
+SET_MEMORY: Final = 128 * 1024 * 1024
+"""Maximum bytes of a set's automaton, which grows as texts need it (source code: 60 MB). One that needs more is only
+processed more slowly: a hundred times."""
 
 
 class Pattern:

@@ -173,7 +173,7 @@ def encode_clean(record: dict[str, Any], redactor: _Redactor | None) -> str:
     if redactor is None:
         return text
     texts, encoded = _texts_of(record)
-    if redactor.are_clean(texts + encoded) if encoded else redactor.redact_many(texts) is texts:
+    if redactor.are_clean(encoded) and redactor.redact_many(texts) is texts:
         return text
     rest_of = {
         name: value for name, value in record.items() if name not in OWN_FIELDS or not _OWN_VALUE.fullmatch(str(value))
