@@ -23,8 +23,8 @@ from bundle_router.tools.expressions import compile_expression, compile_set
 # and bytes that are not UTF-8 (a cut character) can be searched too.
 
 SET_MEMORY: Final = 128 * 1024 * 1024
-"""Maximum bytes of a set's automaton, which grows as texts need it (a megabyte of source code: 33 MB, four: all). A text
-that needs more has its states made anew: it is processed a hundred times as slowly."""
+"""Maximum bytes of a set's automaton, which grows as texts need it: 33 MB for a megabyte of source code, all for four.
+A text that needs more has its states made anew, and is processed a hundred times as slowly."""
 
 
 class Pattern:
