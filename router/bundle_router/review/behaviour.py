@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Catalog
@@ -25,6 +25,7 @@ from bundle_router.review.config_edits import ConfigEdit, config_edits, rows_nam
 MAX_TRIED: Final = 40
 _MAX_REMEMBERED: Final = 20_000
 _MAX_CATALOGS: Final = 200
+_PLACE: Final = ("run_id", "seq", "workflow", "role", "step")
 
 ChangeKind = Literal["gained bundle", "lost bundle", "gained tool", "lost tool", "asks anew", "other order"]
 CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
@@ -44,17 +45,6 @@ class Cause:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionExample:
-    """A recorded decision that changed."""
-
-    run_id: str
-    seq: int
-    workflow: str
-    role: str
-    step: str
-
-
 @dataclass(slots=True)
 class CauseGroup:
     """The decisions that one cause changed: their number, their gains and losses, and the first few."""
@@ -62,7 +52,7 @@ class CauseGroup:
     cause: Cause
     decisions: int = 0
     changes: Counter[Changed] = field(default_factory=Counter)
-    examples: list[DecisionExample] = field(default_factory=list)
+    examples: list[ReplayedDecision] = field(default_factory=list)
 
     def counts_by_name(self, kind: ChangeKind) -> list[tuple[str, int]]:
         """Return the bundles or tools with this kind of change and their numbers of decisions, most first."""
@@ -81,7 +71,7 @@ class CauseGroup:
                 for kind in CHANGE_KINDS
                 if self.counts_by_name(kind)
             },
-            "examples": [asdict(example) for example in self.examples],
+            "examples": [{name: getattr(example, name) for name in _PLACE} for example in self.examples],
         }
 
 
@@ -118,9 +108,7 @@ class Behaviour:
             group.decisions += 1
             group.changes.update(changes)
             if len(group.examples) < self.examples_kept:
-                group.examples.append(
-                    DecisionExample(replayed.run_id, replayed.seq, replayed.workflow, replayed.role, replayed.step)
-                )
+                group.examples.append(replayed)
 
     def merge(self, other: Behaviour) -> None:
         """Add another one's counts."""
