@@ -23,7 +23,6 @@ _SWITCH_S: Final = 0.000_2
 _IDLE_S: Final = 1.0
 _NEVER: Final = 2**31 - 1
 FULL_EVERY: Final = 10_000
-_TIMES: Final = itertools.count(1)
 Action = Callable[[], None]
 _Job = tuple[int, int, Action | None]
 Stage = Literal["read", "taken_apart", "shaped"]
@@ -56,7 +55,6 @@ class Workers:
         future: asyncio.Future[T] = loop.create_future()
 
         def job() -> None:
-            settle: Callable[[], object]
             try:
                 settle = partial(future.set_result, work())
             except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the future, not swallowed
@@ -103,30 +101,45 @@ class Workers:
             thread.join(wait_s)
 
 
+class _LargeResults(Workers):
+    """One thread, and the interpreter's settings: other ones while it has work, in pieces of large results."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "large-results", self._restore)
+        self._thresholds, self._interval = gc.get_threshold(), sys.getswitchinterval()
+        self._pieces, self._is_frozen = 0, False
+
+    def process(self, stage: Stage, work: Callable[[], T]) -> T:
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))  # an event loop waits for the GIL repeatedly
+        gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
+        self._pieces += 1
+        if self._pieces == 1 and not gc.get_freeze_count():  # what an engine froze itself stays so
+            gc.freeze()
+            self._is_frozen = True
+        if self._pieces >= FULL_EVERY and stage == "read":
+            gc.collect()
+            self._pieces = 1
+        return work()
+
+    def _restore(self) -> None:
+        gc.set_threshold(*self._thresholds)
+        sys.setswitchinterval(self._interval)
+        if self._is_frozen:
+            gc.unfreeze()
+        self._pieces, self._is_frozen = 0, False
+
+
 @lru_cache(maxsize=1)
-def _one_at_a_time(_process: int) -> Workers:
-    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
-
-    def as_before() -> None:
-        gc.set_threshold(*thresholds)
-        sys.setswitchinterval(interval)
-
-    return Workers(1, "large-results", as_before)  # lives as long as the process
+def _one_at_a_time(_process: int) -> _LargeResults:
+    return _LargeResults()  # lives as long as the process
 
 
 def run_in_turn(stage: Stage, work: Callable[[], T]) -> asyncio.Future[T]:
     """Process a large result in this process's one thread for them, and return a future: more threads would only keep
     the GIL from event loops. Raises ToolFailure as `Workers.submit` does.
 
-    A full garbage collection over a large result would stop every loop for 100 ms. So there is none until a second has
-    passed without large results, except once in `FULL_EVERY` of them.
+    A full garbage collection would stop every loop for 100 ms. So there is none until a second has passed without large
+    results, except once in `FULL_EVERY` of them: over what came since the first, while few are taken apart.
     """
-
-    def yielding() -> T:
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))  # an event loop waits for the GIL repeatedly
-        gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
-        if next(_TIMES) % FULL_EVERY == 0:
-            gc.collect()
-        return work()
-
-    return _one_at_a_time(os.getpid()).submit(yielding, _RANKS[stage])
+    workers = _one_at_a_time(os.getpid())
+    return workers.submit(partial(workers.process, stage, work), _RANKS[stage])
