@@ -381,7 +381,7 @@ PLACES: dict[str, Callable[[str], str]] = {
 }
 
 
-def traces(secret: str) -> set[str]:
+def traces_of(secret: str) -> set[str]:
     """The secret as it could still be read, in any spelling."""
     found = {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret), quote_plus(secret)}
     raw = secret.encode()
@@ -398,26 +398,26 @@ def redactor() -> SecretRedactor:
     return SecretRedactor(ENV)
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_trace_of_a_secret_is_left(redactor: SecretRedactor, kind: str, place: str) -> None:
+def test_no_trace_of_a_secret_is_left_in_any_place(redactor: SecretRedactor, kind: str) -> None:
     secret, template = KINDS[kind]
-    text = PLACES[place](template.format(secret))
+    traces, wrong = traces_of(secret), {}
+    for place, put in PLACES.items():
+        text = put(template.format(secret))
+        redacted = redactor.redact(text)
+        is_hidden = "[redacted:" in redacted and not any(trace in redacted for trace in traces)
+        if not is_hidden or redactor.are_clean([text]) or redactor.redact(redacted) != redacted:
+            wrong[place] = redacted
+    assert wrong == {}
 
-    redacted = redactor.redact(text)
 
-    assert "[redacted:" in redacted
-    assert not [trace for trace in traces(secret) if trace in redacted]
-    assert not redactor.are_clean([text])
-    assert redactor.redact(redacted) == redacted
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_around_a_secret_is_kept(redactor: SecretRedactor, kind: str) -> None:
-    secret, template = KINDS[kind]
-    redacted = redactor.redact(f"first line\n{template.format(secret)}\n\nlast (line)")
-    assert redacted.startswith("first line\n")
-    assert redacted.endswith("(line)")
+def test_what_stands_around_a_secret_is_kept(redactor: SecretRedactor) -> None:
+    wrong = {}
+    for kind, (secret, template) in KINDS.items():
+        redacted = redactor.redact(f"first line\n{template.format(secret)}\n\nlast (line)")
+        if not (redacted.startswith("first line\n") and redacted.endswith("(line)")):
+            wrong[kind] = redacted
+    assert wrong == {}
 
 
 PATHS = "google refresh token of old"
@@ -425,12 +425,14 @@ PATHS = "google refresh token of old"
 BARE = [kind for kind, (_, template) in KINDS.items() if template == "{}" and kind != PATHS]
 
 
-@pytest.mark.parametrize("kind", BARE)
-def test_a_token_between_underscores_is_one(redactor: SecretRedactor, kind: str) -> None:
-    secret = KINDS[kind][0]
-    redacted = redactor.redact(f"my_{secret}_key")
-    assert redacted.startswith("my_[redacted:")
-    assert not [trace for trace in traces(secret) if trace in redacted]
+def test_a_token_between_underscores_is_one(redactor: SecretRedactor) -> None:
+    wrong = {}
+    for kind in BARE:
+        secret = KINDS[kind][0]
+        redacted = redactor.redact(f"my_{secret}_key")
+        if not redacted.startswith("my_[redacted:") or any(trace in redacted for trace in traces_of(secret)):
+            wrong[kind] = redacted
+    assert wrong == {}
 
 
 LABELS = {
@@ -461,11 +463,14 @@ LABELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor, kind: str) -> None:
-    secret, template = KINDS[kind]
-    redacted = redactor.redact(template.format(secret))
-    assert redacted.removesuffix("\n") == template.format(f"[redacted:{LABELS[kind]}]").removesuffix("\n")
+def test_only_the_secret_goes_and_is_named_by_its_kind(redactor: SecretRedactor) -> None:
+    wrong = {}
+    for kind, label in LABELS.items():
+        secret, template = KINDS[kind]
+        redacted = redactor.redact(template.format(secret))
+        if redacted.removesuffix("\n") != template.format(f"[redacted:{label}]").removesuffix("\n"):
+            wrong[kind] = redacted
+    assert wrong == {}
 
 
 def test_every_shape_that_is_data_has_a_token_that_it_alone_names() -> None:
