@@ -19,3 +19,13 @@ class Opened:
 
     def __exit__(self, *_: object) -> None:
         self._close(self._fd)
+
+
+class ClosedOnError(Opened):
+    """A descriptor that is closed where its `with` block fails, also where whoever called was interrupted."""
+
+    __slots__ = ()
+
+    def __exit__(self, *failure: object) -> None:
+        if failure[0] is not None:
+            self._close(self._fd)

@@ -25,7 +25,7 @@ from bundle_router.core.models.canonical import decode
 from bundle_router.core.records.chain import FILES
 from bundle_router.core.records.run_header import LISTS, RUN_SCHEMA, RunHeader
 from bundle_router.errors import STORAGE_FAULTS, CorruptRun, StorageError, storage_error
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import ClosedOnError, Opened
 
 
 class Storage:
@@ -129,14 +129,10 @@ def open_runs(storage: Storage, path: Path, *, durable: bool) -> int:
             if durable:
                 sync_directory(storage, str(folder.parent))
         fd = storage.open(text, DIRECTORY)
-    try:
-        with translate_errors("look at", text):
-            _refuse_foreign_link(storage, text)
-            shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
-            check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
-    except BaseException:  # an interrupted caller must release descriptors and locks too
-        storage.close(fd)
-        raise
+    with ClosedOnError(fd, storage.close), translate_errors("look at", text):
+        _refuse_foreign_link(storage, text)
+        shared = bool(storage.stat("..", dir_fd=fd).st_mode & stat.S_IWOTH)
+        check_private(storage.fstat(fd), text, forbidden=stat.S_IWOTH | (stat.S_IWGRP if shared else 0))
     return fd
 
 
@@ -194,15 +190,12 @@ def _refuse_foreign_link(storage: Storage, path: str) -> None:
 def open_file(storage: Storage, dir_fd: int, name: str, flags: int) -> int:
     """Open or create a private regular file of the run."""
     fd = storage.open(name, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
-    try:
+    with ClosedOnError(fd, storage.close):
         found = storage.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         if stat.S_IMODE(found.st_mode) != 0o600:
             storage.fchmod(fd, 0o600)
-    except BaseException:  # an interrupted caller must release descriptors and locks too
-        storage.close(fd)
-        raise
     return fd
 
 

@@ -42,7 +42,7 @@ from bundle_router.core.records.run_header import RunHeader, lost_header
 from bundle_router.dataclass import dataclass
 from bundle_router.errors import RequestError, StorageError
 from bundle_router.ports import ArtifactStore, Clock, Redactor
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import ClosedOnError, Opened
 
 CREATING: Final = ".creating-"
 """Prefix of a run directory that is being created. It is renamed when complete; no run id starts with a dot."""
@@ -285,13 +285,10 @@ class WriterTokens:
             temporary = f".{token}"
             with Opened(storage.open(str(self._folder), DIRECTORY | os.O_NOFOLLOW), storage.close) as folder:
                 fd = open_file(storage, folder, temporary, os.O_RDWR | os.O_EXCL)
-                try:
+                with ClosedOnError(fd, storage.close):
                     storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     write_all(storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
                     storage.replace(temporary, token, src_dir_fd=folder, dst_dir_fd=folder)
-                except BaseException:  # an interrupted caller must release descriptors and locks too
-                    storage.close(fd)
-                    raise
         self._token, self._fd, self._pid = token, fd, os.getpid()
         _HELD.add(fd)
 

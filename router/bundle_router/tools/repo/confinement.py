@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, Literal, Self
 
 from bundle_router.core.models import ToolContext
 from bundle_router.errors import ToolFailure
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import ClosedOnError, Opened
 from bundle_router.tools.repo.beneath import PATH_ONLY, HiddenFolder, Identity, Opener, components, opener_beside
 from bundle_router.tools.repo.hiding import CREDENTIALS, Hidden, identity_of, is_credential_file
 from bundle_router.tools.repo.lineage import open_folder
@@ -134,12 +134,9 @@ class Root:
         with Opened(self.open_fd(relative, PATH_ONLY)) as probe:
             self._check_readable(os.fstat(probe), relative)
         fd = self.open_fd(relative, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        try:
+        with ClosedOnError(fd):
             self._check_readable(os.fstat(fd), relative)
             return os.fdopen(fd, "rb", buffering=0)
-        except BaseException:
-            os.close(fd)
-            raise
 
     def open_for_reader(self, path: str) -> BinaryIO:
         """Open a file as `open_file` does, to show its content: files with credentials are refused."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from bundle_router.tools.descriptors import Opened
+from bundle_router.tools.descriptors import ClosedOnError, Opened
 from bundle_router.tools.repo.beneath import (
     PATH_ONLY,
     HiddenFolder,
@@ -39,13 +39,10 @@ def open_folder(root_fd: int, path: str, hidden: Collection[Identity] = (), *, o
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     by_kernel = (opener or best_opener()) is open_by_openat2
     fd = open_without_links(root_fd, path, _FOLDER) if by_kernel else _step_down(root_fd, path)
-    try:
+    with ClosedOnError(fd):
         for above in ancestors(fd, root_fd):
             if (found := identity(above)) in hidden:
                 raise HiddenFolder(path, found)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 
