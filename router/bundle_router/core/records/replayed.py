@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -126,7 +127,8 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
     """Return the catalog in a `catalog.json`. Raises CorruptRun for anything else."""
 
     def each(kind: type[T], rows: str) -> tuple[T, ...]:
-        return TypeAdapter(tuple[kind, ...]).validate_python(value.get(rows, ()))  # type: ignore[valid-type]  # a runtime type
+        of: TypeAdapter[tuple[T, ...]] = _adapter_of(tuple[kind, ...])  # type: ignore[valid-type]  # a runtime type
+        return of.validate_python(value.get(rows, ()))
 
     try:
         return Catalog(
@@ -134,10 +136,16 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
             bundles={bundle.id: bundle for bundle in each(Bundle, "bundles")},
             routes=each(Route, "routes"),
             policies=each(Policy, "policies"),
-            settings=TypeAdapter(Settings).validate_python(value.get("settings", {})),
+            settings=_adapter_of(Settings).validate_python(value.get("settings", {})),
             local=LocalSettings.model_validate(value.get("local", {})),
             cards={card.name: card for card in each(Card, "cards")},
             skills={skill.path: skill for skill in each(Skill, "skills")},
         )
     except ValidationError as error:
         raise CorruptRun(f"a catalog does not fit its type: {error.title}: {error.errors()[0]['msg']}") from None
+
+
+@cache
+def _adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads values of a type. Making one takes longer than reading a whole catalog."""
+    return TypeAdapter(kind)
