@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -170,39 +171,34 @@ class OpenRun:
         record at most, as it is done again from its start."""
         if self.runs.store.blocks:
             return await in_thread(partial(work, PATIENT_S), undo)
-        for wait_s, pause_s in self._tries():
-            try:
-                return work(wait_s)
-            except RunBusy as busy:
-                if not pause_s or isinstance(busy, _RunMoved):
-                    raise
+        for pause_s in self._tries(work, done := list[T]()):
             await asyncio.sleep(pause_s)
-        raise AssertionError("the last try returns or raises")
+        return done[0]
 
     def on_store_sync(self, work: Callable[[float], T]) -> T:
         """Do as `on_store`, in this thread."""
         if self.runs.store.blocks:
             return work(PATIENT_S)
-        for wait_s, pause_s in self._tries():
-            try:
-                return work(wait_s)
-            except RunBusy as busy:
-                if not pause_s or isinstance(busy, _RunMoved):
-                    raise
+        for pause_s in self._tries(work, done := list[T]()):
             time.sleep(pause_s)
-        raise AssertionError("the last try returns or raises")
+        return done[0]
 
-    def _tries(self) -> Iterator[tuple[float, float]]:
-        """Yield the seconds that each try may wait for the store in place, and those until the next one (0: there is
-        none). While somebody tries again nobody waits in place."""
-        yield 0.0 if self._waiting else QUICK_S, QUICK_S
-        until_s, pause_s, mark = time.monotonic() + PATIENT_S, QUICK_S, object()
-        self._waiting.add(mark)
+    def _tries(self, work: Callable[[float], T], done: list[T]) -> Iterator[float]:
+        """Do work and add its result to `done`. Where others hold the store, yield the seconds until the next try. The
+        first try waits for the store in place, but not while somebody else tries again."""
+        wait_s, pause_s, until_s, mark = 0.0 if self._waiting else QUICK_S, QUICK_S, math.inf, object()
         try:
-            while time.monotonic() < until_s:
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                yield 0.0, pause_s
-            yield 0.0, 0.0
+            while True:
+                try:
+                    done.append(work(wait_s))
+                    return
+                except RunBusy as busy:
+                    if time.monotonic() >= until_s or isinstance(busy, _RunMoved):
+                        raise
+                yield pause_s
+                self._waiting.add(mark)
+                until_s = min(until_s, time.monotonic() + PATIENT_S)
+                wait_s, pause_s = 0.0, min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             self._waiting.discard(mark)
 
