@@ -43,6 +43,7 @@ class MontyPrograms:
 
     def __init__(self) -> None:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        self._starting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def run(self, program: Program, call: CallFunction) -> ProgramEnd:
         """Check and run a program. Raises NotInstalled."""
@@ -91,9 +92,12 @@ class MontyPrograms:
 
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
-            pool = AsyncMonty(max_processes=WORKERS, max_checkouts_per_worker=SESSIONS)
-            self._pools[loop] = pool
-            await pool.__aenter__()
+            async with self._starting.setdefault(loop, asyncio.Lock()):
+                if loop not in self._pools:
+                    pool = AsyncMonty(max_processes=WORKERS, max_checkouts_per_worker=SESSIONS)
+                    await pool.__aenter__()  # nobody gets it before; where this is cancelled, nobody does
+                    self._pools[loop] = pool
+            self._starting.pop(loop, None)
         return self._pools[loop]
 
     async def close(self) -> None:
