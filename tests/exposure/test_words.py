@@ -145,7 +145,7 @@ def test_no_list_of_names_makes_a_suggestion_expensive() -> None:
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        resolved = resolve("ab" * 56, rows, {})
+        resolved = resolve("ab" * 56, rows, {}, ())
     finally:
         sys.setprofile(before)
     assert not resolved.known
@@ -255,17 +255,40 @@ CANONICAL = {exposed: name for name, exposed in exposed_names([*PERMITTED, "hidd
     ],
 )
 def test_a_name_leads_to_one_permitted_tool_or_to_none(written: str, name: str, known: bool) -> None:
-    meant = resolve(written, PERMITTED, CANONICAL)
+    meant = resolve(written, PERMITTED, CANONICAL, ())
     assert (meant.name, meant.known) == (name, known)
 
 
 def test_a_short_name_of_two_tools_names_both() -> None:
-    assert resolve("read", PERMITTED, CANONICAL).alike == ("files.read", "other.read")
+    assert resolve("read", PERMITTED, CANONICAL, ()).alike == ("files.read", "other.read")
+
+
+@pytest.mark.parametrize(
+    ("written", "mine", "theirs"),
+    [
+        ("write_file", "fs.write_file", "evil.write_file"),
+        ("Write File", "fs.write_file", "evil.write_file"),
+        ("write_file", "fs.write-file", "evil.write_file"),
+        ("write-file", "fs.write_file", "evil.write-file"),
+        ("fs_write_file", "fs.write_file", "evil.fs_write_file"),
+    ],
+)
+def test_no_less_trusted_servers_tool_gets_what_may_be_meant_for_a_trusted_one(
+    written: str, mine: str, theirs: str
+) -> None:
+    every = {exposed: name for name, exposed in exposed_names([mine, theirs]).items()}
+    meant = resolve(written, [theirs], every, {"fs"})
+    assert (meant.name, meant.known) == (mine, False), "this step may not call it"
+    assert not meant.alike or (f"{theirs!r}, of a less trusted server" in meant.hint)
+    assert resolve(written, [mine, theirs], every, {"fs"}).alike == tuple(sorted((mine, theirs)))
+    assert resolve(written, [mine], every, {"fs"}).known
+    assert resolve(theirs, [theirs], every, {"fs"}).known, "its whole name means it alone"
+    assert resolve(written, [theirs], every, {"fs", "evil"}).name in (theirs, mine), "no less trusted"
 
 
 @given(st.text(max_size=40))
 def test_whatever_is_written_nothing_but_a_permitted_tool_is_meant(written: str) -> None:
-    meant = resolve(written, PERMITTED, CANONICAL)
+    meant = resolve(written, PERMITTED, CANONICAL, ())
     assert meant.known == (meant.name in PERMITTED)
     assert set(meant.alike) <= set(PERMITTED)
 

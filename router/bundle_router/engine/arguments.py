@@ -24,7 +24,6 @@ from bundle_router.core.catalog import Server
 from bundle_router.core.decide.budgets import HEAD
 from bundle_router.core.models.canonical import PIECE, budget_left, digest, encode, encode_large
 from bundle_router.core.tools.artifact_handles import PREFIX, Handle, encoded, file_name, fill_arguments, handles_in
-from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.shaping.json_text import JsonSizes
 from bundle_router.core.tools.shaping.references import LONG, References
@@ -140,7 +139,7 @@ async def with_artifacts(
     """Give the arguments with bytes or paths in place of handles, where the tool's schema asks for them. What is
     recorded does not change."""
     cards = state.catalog.cards
-    card = cards.get(resolve(name, cards, state.surface.canonical).name)
+    card = cards.get(state.target(name).tool)
     found = handles_in(arguments.value, card.input_schema()) if card is not None else ()
     if card is None or not found:
         yield arguments

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.models import DRIFT_CODES, Facts
 from bundle_router.core.models.patterns import matches
-from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.dataclass import replace
 from bundle_router.engine.surface import RunState, exposed_now
 from bundle_router.engine.upstreams import Servers
@@ -100,7 +99,7 @@ class ServerDiscovery:
         shown = [state.exposed()]
         if hopeful is not state.facts:
             shown.append(exposed_now(state, hopeful, surface.catalog))
-        resolved = (resolve(name, exposed, surface.canonical) for exposed in shown)
+        resolved = (surface.resolve(name, exposed) for exposed in shown)
         remote = {one.name.partition(".")[0] for one in resolved if one.known} & self._remote
         if is_known:
             state.asked_of[name] = remote

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Server
@@ -105,7 +105,7 @@ class RunState:
         found = self._targets.get(name)
         if found is None:
             exposed, catalog = self.exposed(), self.catalog
-            resolved = resolve(name, exposed, self.surface.canonical)
+            resolved = self.surface.resolve(name, exposed)
             if not resolved.known:
                 holder = next((one.id for one in catalog.bundles.values() if resolved.name in one.tools), "")
                 return CallTarget(resolved, resolved.name, holder)
@@ -231,6 +231,7 @@ class Surface:
         self.catalog = catalog
         self.exposed = exposed
         self.canonical = {short: name for name, short in exposed.items()}
+        self._trusted = frozenset(name for name, server in catalog.servers.items() if server.trust == "trusted")
         self._local = frozenset(name for name, server in catalog.servers.items() if not server.traits.is_remote)
         self._search = search
         self._ranked: OrderedDict[tuple[str, frozenset[str]], Sequence[str]] = OrderedDict()
@@ -255,6 +256,10 @@ class Surface:
 
         ranked = plain_ranking(self.catalog, query, permitted, k)
         return relevant(self.catalog, query, ranked) if answering else ranked
+
+    def resolve(self, name: str, permitted: Collection[str]) -> ResolvedName:
+        """Resolve a name that an agent wrote to a permitted tool."""
+        return resolve(name, permitted, self.canonical, self._trusted)
 
     def is_local(self, name: str) -> bool:
         """Return whether a name is that of a tool of this process: no server is asked for it."""

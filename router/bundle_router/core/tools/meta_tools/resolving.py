@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Final
 
 from bundle_router.core.models.spelling import Suggester
@@ -18,24 +18,31 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 @dataclass(frozen=True, slots=True)
 class ResolvedName:
     """`name` is the canonical name, or the text as written if no permitted tool matches. `alike`: the matching tools if
-    there are several, so that none is called; or the most similar one."""
+    there are several, so that none is called; or the most similar one (`less_trusted`: of a server that is less so)."""
 
     name: str
     known: bool
     alike: tuple[str, ...] = ()
+    less_trusted: bool = False
 
     @property
     def hint(self) -> str:
         """A sentence that suggests a name, or nothing."""
         if len(self.alike) > 1:
             return f"It could mean {', '.join(map(repr, self.alike[:8]))}: use one of these names."
+        if self.less_trusted:
+            return f"This step has {self.alike[0]!r}, of a less trusted server: use this name if you mean that tool."
         return f"Did you mean {self.alike[0]!r}?" if self.alike else ""
 
 
-def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, str]) -> ResolvedName:
+def resolve(
+    written: str, permitted: Collection[str], canonical: Mapping[str, str], trusted: Container[str]
+) -> ResolvedName:
     """Resolve a name to a permitted tool. `canonical`: canonical names by exposed name, of the whole catalog.
+    `trusted`: the names of trusted servers.
 
-    A whole name, in whatever spelling, is never resolved to another tool: if that is not permitted, it is refused.
+    A whole name, in whatever spelling, is never resolved to another tool: if that is not permitted, it is refused. A
+    name without its prefix is not resolved to an untrusted server's tool where it may mean a trusted server's.
     """
     name = _own_name(written[:MAX_NAME].strip(), canonical)
     exact = canonical.get(name, name)
@@ -50,7 +57,14 @@ def resolve(written: str, permitted: Collection[str], canonical: Mapping[str, st
     for form in (_short_name, _plain_name, lambda tool: _plain_name(_short_name(tool))):
         matching = sorted(tool for tool in permitted if form(tool) in ((name,) if form is _short_name else (wanted,)))
         if len(matching) == 1:
-            return ResolvedName(matching[0], known=True)
+            tool = matching[0]
+            same = (one for one in canonical.values() if wanted in (_plain_name(one), _plain_name(_short_name(one))))
+            meant = min((one for one in same if one.partition(".")[0] in trusted), default="")
+            if not meant or tool.partition(".")[0] in trusted:
+                return ResolvedName(tool, known=True)
+            if meant not in permitted:
+                return ResolvedName(meant, known=False, alike=(tool,), less_trusted=True)
+            matching = sorted((tool, meant))
         if matching:
             return ResolvedName(name, known=False, alike=tuple(matching))
     return ResolvedName(name, known=False, alike=_nearest_names(name, permitted))
