@@ -174,6 +174,49 @@ def test_budgets_count_the_calls_of_programs(tmp_path: Path) -> None:
     assert "budget" in [row["outcome"] for row in calls(tmp_path)]
 
 
+@pytest.mark.parametrize("limits", ["calls_per_step = 5", "calls_per_tree = 5"])
+def test_programs_that_run_at_the_same_time_do_not_exceed_the_budget(tmp_path: Path, limits: str) -> None:
+    """A program is recorded when it is over: until then it counts all the same."""
+
+    async def work(router: Router) -> list[str]:
+        every = [router.call("r", "execute", {"code": "print(1)"}) for _ in range(12)]
+        return [result.outcome for result in await asyncio.gather(*every)]
+
+    assert sorted(run(tmp_path, work, limits)) == ["budget"] * 7 + ["ok"] * 5
+
+
+def test_programs_that_still_run_count_for_their_step_when_it_is_routed_again(tmp_path: Path) -> None:
+    begun, end = asyncio.Queue[None](), asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        await begun.put(None)
+        await end.wait()
+        return "waited"
+
+    async def work(router: Router) -> None:
+        step = Step(run_id="r", workflow="w", role="r", step="s")
+        await router.route(step)
+        programs = [asyncio.create_task(router.call("r", "execute", {"code": "await notes__wait()"})) for _ in "ab"]
+        for _ in programs:
+            await begun.get()
+        await router.route(step)
+        assert (await router.call("r", "plain__direct")).code == "calls_per_step"
+        end.set()
+        assert [(await program).outcome for program in programs] == ["ok", "ok"]
+
+    def burn() -> str:
+        """Burn the notes."""
+        raise AssertionError("policy denies it")
+
+    class Waiting(Notes):
+        def servers(self) -> dict[str, LocalServer]:
+            notes = LocalServer([wait, burn], "Notes.", effects=["read"], mode="code")
+            return {**super().servers(), "notes": notes}
+
+    run(tmp_path, work, "calls_per_step = 4", Waiting())
+
+
 NEVER = {
     "a file": ("open('/etc/passwd').read()", "open"),
     "a file by pathlib": ("from pathlib import Path\nprint(Path('/etc/passwd').read_text())", "Permission"),

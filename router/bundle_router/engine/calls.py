@@ -254,7 +254,7 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
     limits, decision_id = state.catalog.settings.limits, state.decided.decision.decision_id
     spent, total = run.fold.spent(decision_id), run.fold.run_spent
     if run.passing:
-        spent = replace(spent, calls=spent.calls + [*run.passing.values()].count(decision_id))
+        spent = replace(spent, calls=spent.calls + [*run.passing.values()].count(run.fold.budget_key(decision_id)))
         total = replace(total, calls=total.calls + len(run.passing))
     in_loop = spent.repeats >= limits.repeated_calls
     over = budgets.over_budget(limits, spent, budgets.asked_hash(name, arguments) if in_loop else 0)
@@ -262,23 +262,39 @@ def over_budget(run: OpenRun, state: RunState, name: str, arguments: str, tree: 
     return ("budget", *over) if over is not None else None
 
 
-async def refuse_over_budget(
-    at: CallPorts, call: AdmittedCall, tree: Totals | None, under_way: object = None
-) -> Result | None:
-    """Record and return the refusal of a call of the router's own tools that exceeds a budget; None where it fits. Then
-    it counts as `under_way` (if given) until that is taken from the run's `passing`."""
+def _over_tree(at: CallPorts, state: RunState) -> Refusal | None:
+    """Return the refusal of a call that its tree of runs, which counts it already, has no room for. Blocks."""
+    spent = at.tree.spent(at.run)
+    over = budgets.over_total(state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1))
+    return ("budget", *over) if over is not None else None
 
-    def refused(wait_s: float) -> Result | None:
+
+async def reserve(at: CallPorts, state: RunState, name: str, arguments: str, request: object) -> Refusal | None:
+    """Return the refusal of a request that is recorded only at its end, where it exceeds a budget; None where it fits.
+    Then it counts until the caller takes it from the run's `passing`."""
+
+    def reserved(_wait_s: float) -> Refusal | None:
         at.run.read_on()
-        refusal = over_budget(at.run, call.state, call.tool, call.request.arguments.text, tree)
-        if refusal is None and under_way is not None:
-            at.run.passing[under_way] = call.state.decided.decision.decision_id
-        return refuse(at.ports, at.run, call, refusal, wait_s) if refusal is not None else None
+        refusal = over_budget(at.run, state, name, arguments, None)
+        if refusal is None:
+            at.run.passing[id(request)] = at.run.fold.budget_key(state.decided.decision.decision_id)
+        return refusal
 
-    result = await at.run.under_lock(refused)
-    if result is not None:
-        await at.run.wait_until_durable()
-    return result
+    refusal = await at.run.under_lock(reserved, lambda _: at.run.passing.pop(id(request), None))
+    if refusal is None and at.tree.is_bounded:
+        refusal = await at.run.on_store(lambda _: _over_tree(at, state))
+    return refusal
+
+
+async def within_budget(at: CallPorts, call: AdmittedCall, make: Callable[[], Awaitable[Result]]) -> Result:
+    """Make a call of the router's own tools, which is recorded at its end, or refuse it where it exceeds a budget."""
+    try:
+        refusal = await reserve(at, call.state, call.tool, call.request.arguments.text, call.request)
+        if refusal is None:
+            return await make()
+        return await at.run.record(lambda wait_s: refuse(at.ports, at.run, call, refusal, wait_s))
+    finally:
+        at.run.passing.pop(id(call.request), None)
 
 
 async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Result:
@@ -287,12 +303,11 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
     never makes more calls than its budget, and both may be refused its last."""
 
     def end(wait_s: float) -> Result | None:
-        spent = at.tree.spent(at.run)
-        over = budgets.over_total(call.state.catalog.settings.limits, Totals(), replace(spent, calls=spent.calls - 1))
-        if over is None:
+        refusal = _over_tree(at, call.state)
+        if refusal is None:
             return None
         with at.run.lock:
-            return refuse(at.ports, at.run, call, ("budget", *over), wait_s)
+            return refuse(at.ports, at.run, call, refusal, wait_s)
 
     try:
         refused = await at.run.on_store(end, lambda made: abandon(at, made or call, ()))
@@ -352,9 +367,7 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     """Make an admitted call: bound and shape its result, store its artifacts, and record its end in every case."""
     try:
         outcome = await _call_and_store(at, call)
-        result = await at.run.under_lock(partial(finish_call, at.ports, at.run, call, outcome))
-        await at.run.wait_until_durable()
-        return result
+        return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
     finally:
         at.run.release()
 

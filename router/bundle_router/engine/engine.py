@@ -305,7 +305,7 @@ class Engine:
             return await self.call(run.id, tool, arguments, state.decided.decision.decision_id, **fields)
 
         at = CallPorts(self.ports, run, self._tree)
-        return await execute(at, self.ports.programs, state, request, call, await self._tree_spent(run))
+        return await execute(at, self.ports.programs, state, request, call)
 
     async def _hold_run(self, run_id: str) -> OpenRun:
         """Return the open run, and keep it open until it is released, even if it is closed meanwhile."""
@@ -348,9 +348,7 @@ class Engine:
 
     async def _tree_spent(self, run: OpenRun) -> Totals | None:
         """Return what the run's tree of runs has spent; None where no tree is bounded."""
-        if not self._tree.is_bounded:
-            return None
-        return await in_thread(partial(self._tree.spent, run)) if self._store.blocks else self._tree.spent(run)
+        return await run.on_store(lambda _: self._tree.spent(run)) if self._tree.is_bounded else None
 
     async def _has_budget(self, run: OpenRun, state: RunState, request: CallRequest | None = None) -> bool:
         """Return whether a budget has room for a call; a call without room contacts no server."""
@@ -386,7 +384,7 @@ class Engine:
 
         state = await self._discovered_state(run.id, decision_id)
         request = replace(request, joins=request.joins and not state.decided.fixed_list)
-        return await answer(CallPorts(self.ports, run, self._tree), state, request, await self._tree_spent(run))
+        return await answer(CallPorts(self.ports, run, self._tree), state, request)
 
     async def missed(self, run_id: str, name: str, decision_id: str | None = None) -> Result:
         """See `Router.missed`."""
@@ -423,10 +421,10 @@ class Engine:
             at = CallPorts(self.ports, run, self._tree)
             state = await self.state_async(run_id, decision_id)
             sessions = self._servers.sessions if self._servers is not None else None
-            yield RelayedRequest(at, sessions, state, client, await self._tree_spent(run), made)
+            yield RelayedRequest(at, sessions, state, client, made)
         finally:
             for request in made:
-                run.passing.pop(request, None)
+                run.passing.pop(id(request), None)
             await run.leave()
 
     def artifact(self, run_id: str, uri: str) -> bytes:

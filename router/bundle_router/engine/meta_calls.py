@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import META_SERVER, Outcome, Text
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.tools.meta_tools.artifact_pages import (
@@ -46,11 +45,10 @@ from bundle_router.core.tools.meta_tools.descriptions import (
     list_bundles,
     selected_text,
 )
-from bundle_router.core.tools.meta_tools.resolving import resolve
 from bundle_router.core.tools.shaping import MediaFacts
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.arguments import Arguments
-from bundle_router.engine.calls import refuse, refuse_over_budget, why_missing
+from bundle_router.engine.calls import refuse, why_missing, within_budget
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.results import (
     AdmittedCall,
@@ -111,18 +109,13 @@ class MetaQuestion:
         return replace(self.state.surface.visible_tools(self.state, joins=self.joins), described=self.signed_before)
 
 
-async def answer(at: CallPorts, state: RunState, request: CallRequest, tree: Totals | None) -> Result:
-    """Answer a call to a meta-tool, update the array, and record both. `tree`: what the tree of runs has spent."""
-    under_way = object()
+async def answer(at: CallPorts, state: RunState, request: CallRequest) -> Result:
+    """Answer a call to a meta-tool, update the array, and record both."""
     call = AdmittedCall(f"{META_SERVER}.{request.name}", "", request, state, state.scope, at.ports.clock.monotonic_ns())
-    try:
-        over = await refuse_over_budget(at, call, tree, under_way)
-        return over or await _answer_call(at, call, under_way)
-    finally:
-        at.run.passing.pop(under_way, None)
+    return await within_budget(at, call, partial(_answer_call, at, call))
 
 
-async def _answer_call(at: CallPorts, call: AdmittedCall, under_way: object) -> Result:
+async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
     ports, run, state, request = at.ports, at.run, call.state, call.request
     name, arguments, wrong = request.name, request.arguments, request.arguments.wrong
     decision_id = state.decided.decision.decision_id
@@ -143,7 +136,6 @@ async def _answer_call(at: CallPorts, call: AdmittedCall, under_way: object) -> 
             run.signed = (decision_id, run.signed_at(decision_id) | {*found.signed})
         outcome = CallOutcome(found.outcome, found.code, shaped, stored=stored, joined=joined)
         result = finish_call(ports, run, call, outcome, wait_s=wait_s)
-        run.passing.pop(under_way, None)
         return replace(result, artifacts=(*found.media, *result.artifacts))
 
     result = await run.under_lock(end)
@@ -156,7 +148,7 @@ async def _answer_call(at: CallPorts, call: AdmittedCall, under_way: object) -> 
 async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
     """Record that a framework refused a tool on its own, and return why the tool can't be had."""
     name = recordable_name(name)
-    resolved = resolve(name, state.exposed(), state.surface.canonical)
+    resolved = state.surface.resolve(name, state.exposed())
     code, text = why_missing(state, name, resolved)
     request = CallRequest(name, Arguments({}, "{}"), at.ports.clock.monotonic_ns(), via="missed")
 
@@ -164,9 +156,7 @@ async def refuse_missed(at: CallPorts, state: RunState, name: str) -> Result:
         at.run.read_on()
         return record_missed(at, request, state, MissedTool(resolved.name, code, text), wait_s)
 
-    result = await at.run.under_lock(record)
-    await at.run.wait_until_durable()
-    return result
+    return await at.run.record(record)
 
 
 def record_missed(at: CallPorts, request: CallRequest, state: RunState, missed: MissedTool, wait_s: float) -> Result:
@@ -212,7 +202,7 @@ def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools 
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
     for name in names:
-        resolved = resolve(name, visible.places, question.state.surface.canonical)
+        resolved = question.state.surface.resolve(name, visible.places)
         if resolved.known:
             found[resolved.name] = None
         else:

@@ -28,7 +28,7 @@ from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Activation
 from bundle_router.core.records.call_records import CallFinished, CallRecord, RequestPassed
 from bundle_router.core.records.chain import Writer
-from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.decision_record import BudgetKey, DecisionRecord
 from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.dataclass import dataclass
@@ -47,7 +47,7 @@ CallEnd = TypeVar("CallEnd", CallFinished, RequestPassed)
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], undo: Callable[[T], None] = lambda _: None) -> T:
+async def in_thread(work: Callable[[], T], undo: Callable[[T], object] = lambda _: None) -> T:
     """Do work in a thread; in this one where it has no event loop. A thread can't be cancelled: if the waiting task is,
     `undo` receives the result."""
     if "asyncio.events" not in sys.modules or asyncio._get_running_loop() is None:
@@ -112,8 +112,8 @@ class OpenRun:
         self.abandoned: deque[Callable[[float], object] | None] = deque()
         """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
         collector may close one in a thread that has the lock."""
-        self.passing: dict[object, str] = {}
-        """Decisions of requests and meta-tool calls under way, which are recorded at their end and count until then."""
+        self.passing: dict[int, BudgetKey | None] = {}
+        """Budgets of requests and calls of the router's own tools, by identity, until they have their one record."""
         self._waiting: set[object] = set()
         self.kept_state: tuple[str | None, RunState | None] = (None, None)
         """The state that calls were judged by last, after the decision that they named (see `Engine.state`)."""
@@ -165,7 +165,7 @@ class OpenRun:
 
     # --- waiting for the store -------------------------------------------------------------------------------------
 
-    async def on_store(self, work: Callable[[float], T], undo: Callable[[T], None] = lambda _: None) -> T:
+    async def on_store(self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None) -> T:
         """Do work that receives the seconds it may wait for the store, and raises RunBusy where others hold it for
         longer: in place where the store is quick, else `in_thread`. Between two tries nothing is held. It appends one
         record at most, as it is done again from its start."""
@@ -175,11 +175,17 @@ class OpenRun:
             await asyncio.sleep(pause_s)
         return done[0]
 
-    def on_store_sync(self, work: Callable[[float], T]) -> T:
-        """Do as `on_store`, in this thread."""
+    async def record(self, work: Callable[[float], T]) -> T:
+        """Do work under the run's lock, and wait until what it recorded survives power loss."""
+        result = await self.under_lock(work)
+        await self.wait_until_durable()
+        return result
+
+    def under_lock_sync(self, work: Callable[[float], T]) -> T:
+        """Do as `under_lock`, in this thread."""
         if self.runs.store.blocks:
-            return work(PATIENT_S)
-        for pause_s in self._tries(work, done := list[T]()):
+            return self._locked(work, PATIENT_S)
+        for pause_s in self._tries(partial(self._locked, work), done := list[T]()):
             time.sleep(pause_s)
         return done[0]
 
@@ -202,13 +208,9 @@ class OpenRun:
         finally:
             self._waiting.discard(mark)
 
-    async def under_lock(self, work: Callable[[float], T], undo: Callable[[T], None] = lambda _: None) -> T:
+    async def under_lock(self, work: Callable[[float], T], undo: Callable[[T], object] = lambda _: None) -> T:
         """Do work on the run's records under its lock (see `on_store`)."""
         return await self.on_store(partial(self._locked, work), undo)
-
-    def under_lock_sync(self, work: Callable[[float], T]) -> T:
-        """Do as `under_lock`, in this thread."""
-        return self.on_store_sync(partial(self._locked, work))
 
     def _locked(self, work: Callable[[float], T], wait_s: float) -> T:
         with self.lock:
@@ -411,25 +413,22 @@ class RunTable:
             return self.reading(run_id)
         return run
 
-    def _find_run(self, run_id: str) -> OpenRun | None:
-        """Return the run, opened where it is not; None where the store has none."""
+    def _find_run(self, run_id: str, open_: Callable[[str], RunLog | None] | None = None) -> OpenRun | None:
+        """Return the run, opened by `open_` where it is not; None where the store has none."""
         expect("a run id", run_id, str, "use the `run_id` of the step that was routed")
         with self._stripes[hash(run_id) % _STRIPES]:
             self._refuse_closed()
             run = self._runs.get(run_id)
             if run is not None and not run.ended:
                 return run
-            log = self.store.open(run_id)
+            log = (open_ or self.store.open)(run_id)
             return self._register_run(run_id, log) if log is not None else None
 
     def create(self, run_id: str, header: RunHeader) -> OpenRun:
         """Begin a run in the store, or return it where another thread has just done so."""
-        with self._stripes[hash(run_id) % _STRIPES]:
-            self._refuse_closed()
-            run = self._runs.get(run_id)
-            if run is not None and not run.ended:
-                return run
-            return self._register_run(run_id, self.store.create(run_id, header=header, catalog=self._catalog.text))
+        run = self._find_run(run_id, partial(self.store.create, header=header, catalog=self._catalog.text))
+        assert run is not None  # noqa: S101 - `create` returns a log
+        return run
 
     def _register_run(self, run_id: str, log: RunLog) -> OpenRun:
         limits, kept = self._catalog.settings.limits, self._catalog.settings.log

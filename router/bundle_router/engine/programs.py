@@ -20,14 +20,13 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Bundle
-from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.ceiling import may_call_untrusted_in_code
 from bundle_router.core.models import META_SERVER, MODES, Data, Text
 from bundle_router.core.models.canonical import digest
 from bundle_router.core.tools.meta_tools.definitions import EXECUTE
 from bundle_router.core.tools.shaping import Blob
 from bundle_router.core.tools.stubs import MAX_PROGRAM, Program, ProgramEnd, called_and_undefined, functions, stubs
-from bundle_router.engine.calls import refuse_over_budget
+from bundle_router.engine.calls import within_budget
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.meta_calls import MissedTool, record_missed
 from bundle_router.engine.results import AdmittedCall, CallRequest, Result, finish_call, shape_blocks, store
@@ -51,10 +50,8 @@ def bundles_in_code(state: RunState) -> list[Bundle]:
 
 def callable_in_code(state: RunState) -> dict[str, str]:
     """Return the tools that a program of this step may call (rule 1), each with its exposed name."""
-    exposed, catalog = state.exposed(), state.catalog
-    step = state.step
-    address = (step.workflow, step.role, step.step)
-    strangers = may_call_untrusted_in_code(catalog, address, state.facts.grants)
+    exposed, catalog, step = state.exposed(), state.catalog, state.step
+    strangers = may_call_untrusted_in_code(catalog, (step.workflow, step.role, step.step), state.facts.grants)
     found = dict.fromkeys(tool for bundle in bundles_in_code(state) for tool in bundle.tools if tool in exposed)
     return {
         tool: state.surface.exposed.get(tool, tool)
@@ -63,14 +60,14 @@ def callable_in_code(state: RunState) -> dict[str, str]:
     }
 
 
-async def execute(
-    at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call, tree: Totals | None
-) -> Result:
-    """Run the program of a call to `execute`, and return what it printed. `tree` is what the tree of runs has spent."""
-    ports, run, limits = at.ports, at.run, state.catalog.settings.limits
-    own = AdmittedCall(f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, ports.clock.monotonic_ns())
-    if (over := await refuse_over_budget(at, own, tree)) is not None:
-        return over
+async def execute(at: CallPorts, programs: Programs, state: RunState, request: CallRequest, call: Call) -> Result:
+    """Run the program of a call to `execute`, and return what it printed."""
+    own = AdmittedCall(f"{META_SERVER}.{EXECUTE}", "", request, state, state.scope, at.ports.clock.monotonic_ns())
+    return await within_budget(at, own, partial(_execute, at, programs, own, call))
+
+
+async def _execute(at: CallPorts, programs: Programs, own: AdmittedCall, call: Call) -> Result:
+    ports, run, state, request, limits = at.ports, at.run, own.state, own.request, own.state.catalog.settings.limits
     code = request.arguments.value.get("code") if request.arguments.wrong is None else None
     if not isinstance(code, str) or not code.strip() or len(code) > MAX_PROGRAM:
         return await _finish(at, own, ProgramEnd(FORM, "invalid_arguments", "invalid_arguments"), ())
@@ -104,8 +101,7 @@ async def execute(
     except TimeoutError:
         why = f"The program took longer than {limits.code_timeout_s:g} s with its calls."
         end = ProgramEnd(why, "timeout", "timeout")
-    missed = called_and_undefined(code, named)
-    for name in missed:
+    for name in called_and_undefined(code, named):
         await run.under_lock(partial(_record_gap, at, own, kept[0].uri, name))
     return await _finish(at, own, end, kept)
 
@@ -122,14 +118,8 @@ def _record_gap(at: CallPorts, call: AdmittedCall, via: str, name: str, wait_s: 
 async def _finish(at: CallPorts, call: AdmittedCall, end: ProgramEnd, recorded: Any) -> Result:
     shaped = await shape_blocks(at.ports, call.state.catalog.settings.limits.max_result_chars, (Text(end.text),))
     stored = (*recorded, *await store(at.run, shaped.blobs))
-
-    def finished(wait_s: float) -> Result:
-        outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
-        return finish_call(at.ports, at.run, call, outcome, wait_s=wait_s)
-
-    result = await at.run.under_lock(finished)
-    await at.run.wait_until_durable()
-    return result
+    outcome = CallOutcome(end.outcome, end.code, shaped, stored=stored)
+    return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
 
 
 def value_of(result: Result, artifact: Callable[[str], bytes]) -> Any:

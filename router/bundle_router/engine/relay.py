@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.core.catalog import Feature, Server
-from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.models import Text
 from bundle_router.core.models.artifacts import Artifact
 from bundle_router.core.models.canonical import encode, time_text
@@ -40,7 +39,7 @@ from bundle_router.core.tools.transport.pass_through import (
     passes,
 )
 from bundle_router.dataclass import dataclass, field, replace
-from bundle_router.engine.calls import Refusal, over_budget
+from bundle_router.engine.calls import reserve
 from bundle_router.engine.engine_ports import CallPorts
 from bundle_router.engine.results import ended_by, may_pass, shape_blocks, store
 from bundle_router.engine.surface import RunState
@@ -97,14 +96,13 @@ def passed_through(state: RunState) -> PassthroughServers:
 
 @dataclass(frozen=True, slots=True)
 class RelayedRequest:
-    """One request to pass on: its run, decision and client. `tree`: what the tree of runs has spent. `made`: receives
-    what was within budget, and counts as being passed on until its record."""
+    """One request to pass on: its run, decision and client. `made`: receives what counts as being passed on until its
+    record."""
 
     at: CallPorts
     servers: ToolServers | None
     state: RunState
     client: Client
-    tree: Totals | None = None
     made: list[object] = field(default_factory=list)
 
     @property
@@ -131,9 +129,8 @@ class RelayedRequest:
         if owner is None or self.servers is None:
             return ServerReply(error=ServerError(INVALID_PARAMS, "Resource not found", {"uri": uri}))
         request = self._request(owner, {"uri": uri}, "resources/subscribe")
-        over = await self._over_budget(request)
-        if over is not None:
-            return _error(INTERNAL_ERROR, over)
+        if (over := await self._over_budget(request)) is not None:
+            return over
         try:
             end = await self.servers.follow(owner.name, uri, updated, scope=self.state.scope)
             answer = ServerReply({})
@@ -165,7 +162,7 @@ class RelayedRequest:
         requests = [self._request(server, {}, method) for server in servers]
         for request in requests:
             if (over := await self._over_budget(request)) is not None:
-                return _error(INTERNAL_ERROR, over)
+                return over
         key, id_ = LISTS[method]
         rows: list[Row] = []
         for server, request, (listed, answer) in zip(
@@ -174,7 +171,6 @@ class RelayedRequest:
             rows += _name_prompts(servers, server, listed) if method == "prompts/list" else listed
             reply = ServerReply({key: [row[id_] for row in listed]}) if answer.result is not None else answer
             await self._record(request, reply, *await self._shape_answer(reply))
-        await self.at.run.wait_until_durable()
         answer = ServerReply({"resultType": "complete", LISTS[method][0]: rows[:MAX_ROWS]})
         if await may_pass(self.at.ports, answer):
             return answer
@@ -248,10 +244,8 @@ class RelayedRequest:
 
     async def _recorded(self, server: Server, params: Mapping[str, Any], method: str) -> ServerReply:
         request = self._request(server, params, method)
-        over = await self._over_budget(request)
-        if over is not None:
-            await self.at.run.wait_until_durable()
-            return _error(INTERNAL_ERROR, over)
+        if (over := await self._over_budget(request)) is not None:
+            return over
         try:
             answer = await self._ask_server(server, params, method)
             shaped, stored = await self._shape_answer(answer)
@@ -264,7 +258,6 @@ class RelayedRequest:
                 await asyncio.shield(self._record(*end))
             raise
         await self._record(request, answer, shaped, stored)
-        await self.at.run.wait_until_durable()
         if await may_pass(self.at.ports, answer):
             return answer
         return _error(INTERNAL_ERROR, f"The answer of {server.name!r} has more than {MAX_PASSED_BYTES:,} bytes.")
@@ -279,28 +272,21 @@ class RelayedRequest:
         shaped = await shape_blocks(self.at.ports, max_chars, blocks_of(_as_result(answer), MAX_BLOCKS))
         return shaped, await store(self.at.run, shaped.blobs)
 
-    async def _over_budget(self, request: _Request) -> str | None:
-        """Return why no budget is left for a request, and record that; None where there is budget."""
-
-        def refusal_of(_wait_s: float) -> Refusal | None:
-            refusal = over_budget(self.at.run, self.state, request.name, request.arguments, self.tree)
-            if refusal is None:
-                self.made.append(request)
-                self.at.run.passing[request] = self.state.decided.decision.decision_id
-            return refusal
-
-        refusal = await self.at.run.under_lock(refusal_of)
+    async def _over_budget(self, request: _Request) -> ServerReply | None:
+        """Return the error where no budget is left for a request, and record it; None where there is budget."""
+        self.made.append(request)
+        refusal = await reserve(self.at, self.state, request.name, request.arguments, request)
         if refusal is None:
             return None
         _, code, text = refusal
         shaped = shape((Text(text),), self.state.catalog.settings.limits.max_result_chars, self.at.ports.describe)
         await self._record(request, ServerReply(outcome="budget", code=code), shaped)
-        return text
+        return _error(INTERNAL_ERROR, text)
 
     async def _record(
         self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact] = ()
     ) -> None:
-        await self.at.run.under_lock(partial(self._append, request, answer, shaped, stored))
+        await self.at.run.record(partial(self._append, request, answer, shaped, stored))
 
     def _append(
         self, request: _Request, answer: ServerReply, shaped: ShapedResult, stored: Sequence[Artifact], wait_s: float
@@ -327,7 +313,7 @@ class RelayedRequest:
             )
 
         run.append_end(record_of, wait_s=wait_s)
-        run.passing.pop(request, None)
+        run.passing.pop(id(request), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -207,6 +207,7 @@ def finish_call(
 
     record_of = partial(_finished_record, ports.clock, run, call, outcome, elapsed_ms, refused)
     record = run.append_end(record_of, wait_s=wait_s)
+    run.passing.pop(id(call.request), None)
     idempotent = record.outcome in MAY_HAVE_HAPPENED and may_repeat(call.state.catalog, call.tool)
     return result_of(record, outcome, idempotent=idempotent)
 

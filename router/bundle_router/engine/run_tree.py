@@ -193,10 +193,10 @@ class RunTree:
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""
         root = self._root_of(run.id)
-        if root is None:
-            return run.fold.run_spent
-        below = [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs]
-        return budgets.sum_totals(one.fold.run_spent for one in (root, *below) if one is not None)
+        below = [self._runs.reading(sub_run) for sub_run in root.fold.sub_runs] if root is not None else []
+        runs = [one for one in (root or run, *below) if one is not None]
+        under_way = Totals(calls=sum(len(one.passing) for one in runs))
+        return budgets.sum_totals((under_way, *(one.fold.run_spent for one in runs)))
 
     def _root_of(self, run_id: str) -> OpenRun | None:
         run = self._runs.reading(run_id)

@@ -194,6 +194,10 @@ class RunFold:
         address = self._addresses.get(decision_id)
         return address[0] if address is not None else None
 
+    def budget_key(self, decision_id: str) -> BudgetKey | None:
+        """Return the address of a decision's budget; None where the run has no such decision."""
+        return self._addresses.get(decision_id)
+
     @property
     def current_branch(self) -> str:
         """The branch to use where none is named: the default one, or the last that decided if that never did."""
