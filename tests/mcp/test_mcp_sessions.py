@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from bundle_router.adapters.mcp import McpSessions
 from bundle_router.adapters.mcp.faults import Busy
 from bundle_router.adapters.mcp.hub import Guards
+from bundle_router.adapters.workers import _one_at_a_time, run_in_turn
 from bundle_router.core.models import Data, Media, Text
 from bundle_router.core.models.breaker import BreakerTerms
 from bundle_router.core.tools.transport.bounds import Bounds
@@ -23,6 +26,7 @@ from bundle_router.core.tools.transport.tool_servers import RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.testing import FakeClock
 
+from tests.mcp.test_mcp_modern_posts import answering, rpc, text
 from tests.profiles import rounds
 
 ROOT = Path(__file__).parents[2]
@@ -647,3 +651,53 @@ def test_a_large_page_of_a_list_is_taken_in_off_the_loop(bench: Any, monkeypatch
         bench.run(main, bench.http(large), bench.http(small, name="t"))
     assert threads.pop(1_000) == "large-results"
     assert list(threads.values()) == ["bundle-router-mcp"]
+
+
+# --- time that is ours ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["json", "events", "legacy", "stdio", "modern"])
+def test_an_answer_that_waits_for_our_thread_is_late_for_no_deadline(bench: Any, leap: Any, way: str) -> None:
+    """Fifty nested results of 5 MB take the thread half a minute: the server answered each in time."""
+
+    async def main(sessions: McpSessions) -> None:
+        done = threading.Event()
+        occupied = run_in_turn("shaped", lambda: done.wait(300))
+        try:
+            call = asyncio.ensure_future(bench.call(sessions, "big", timeout_s=50, bytes=300_000))
+            await bench.until(lambda: _one_at_a_time(os.getpid())._busy == 2)
+            leap()
+            assert (await bench.call(sessions, "echo", server="other", text="the loop goes on")).outcome == "ok"
+        finally:
+            done.set()
+            await occupied
+        assert (await call).outcome == "ok"
+
+    with ExitStack() as stack:
+        server, other = (stack.enter_context(bench.faults.serving()) for _ in range(2))
+        server.events, server.legacy = way == "events", way == "legacy"
+        if way == "modern":
+            server = stack.enter_context(answering(rpc(result=text("x" * 300_000))))
+        bench.run(main, bench.stdio() if way == "stdio" else bench.http(server), bench.http(other, name="other"))
+
+
+@pytest.mark.parametrize(("timeout_s", "circuit"), [(100, "closed"), (200, "open")])
+def test_what_waited_in_our_queue_for_half_its_time_says_nothing_about_the_server(
+    bench: Any, leap: Any, timeout_s: float, circuit: str
+) -> None:
+    async def main(sessions: McpSessions) -> None:
+        first = [asyncio.ensure_future(bench.call(sessions, "gate", timeout_s=900, text=text)) for text in "abcde"]
+        await bench.until(lambda: len(faults.at_gate) == 5)
+        queued = [asyncio.ensure_future(bench.call(sessions, "hang", timeout_s=timeout_s)) for _ in range(5)]
+        await bench.until(lambda: sessions.status()[0].waiting == 5)
+        leap()
+        opened.set()
+        assert {(await call).outcome for call in first} == {"ok"}
+        await leap.until(*queued)
+        assert [(await call).code for call in queued] == ["timeout"] * 5
+        assert sessions.status()[0].circuit == circuit
+
+    faults, opened = bench.faults.Faults(), threading.Event()
+    faults.gates = dict.fromkeys("abcde", opened)
+    with bench.faults.serving(faults) as server:
+        bench.run(main, bench.http(server), bounds=Bounds(per_server=5))

@@ -24,6 +24,7 @@ from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.pass_through import Client
 
 _CLOSED_CODE: Final = -32000
+_LEAST_S: Final = 0.01
 _FOLLOW_AGAIN_S: Final = 30.0
 
 
@@ -90,6 +91,7 @@ class Connection:
         self._wire: Wire | None = None
         self._session: sdk.RawSession | None = None
         self._fault: ServerFault | None = None
+        self._shared = RequestState(is_shared=True)
         self.identity = Identity("", "", "", "")
 
     # --- the owner ---------------------------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class Connection:
             raise
 
     async def _run_session(self) -> None:
-        exchange = RequestState(is_shared=True)
+        exchange = self._shared
         EXCHANGE.set(exchange)
         try:
             async with AsyncExitStack() as stack:
@@ -197,23 +199,27 @@ class Connection:
         session = self._session
         if session is not None and session.carrier_for(client) is not None and self.alive:
             try:
-                async with asyncio.timeout(timeout_s):
-                    return await session.post(method, params, schema, client)
-            except TimeoutError:
-                raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True) from None
+                return await session.post(method, params, schema, client, timeout_s)
             except Redirected:
                 session.carrier = None  # the SDK follows redirects within the origin, here and from now on
             except UnicodeEncodeError:  # half a pair of surrogates would be in a header: it is replaced below
                 pass
-        work = asyncio.get_running_loop().create_task(self._request(method, params, schema, client))
+        loop, exchange = asyncio.get_running_loop(), RequestState(client=client)
+
+        def server_time() -> float:
+            return (now := loop.time()) - exchange.own_s(now) - self._shared.own_s(now)
+
+        due = server_time() + timeout_s
+        work = loop.create_task(self._request(method, params, schema, exchange))
         self._behind.add(work)
         work.add_done_callback(self._forget)
         try:
-            done, _ = await asyncio.wait((work,), timeout=timeout_s)
+            while not work.done() and (left := due - server_time()) > 0:
+                await asyncio.wait((work,), timeout=max(left, _LEAST_S))
         except asyncio.CancelledError:
             work.cancel()
             raise
-        if not done:
+        if not work.done():
             work.cancel()
             raise ServerFault("timeout", f"no answer within {timeout_s:.3g} s", sent=True)
         if work.cancelled():
@@ -236,14 +242,13 @@ class Connection:
             work.exception()  # mark it as read: nobody waits for it any more
 
     async def _request(
-        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, exchange: RequestState
     ) -> dict[str, Any]:
-        exchange = RequestState(client=client)
         EXCHANGE.set(exchange)
         if self._session is None or not self.alive:
             raise self._why_it_ended()
         try:
-            result = await self._session.request(method, params, schema, client)
+            result = await self._session.request(method, params, schema, exchange.client)
         except sdk.MCPError as error:
             failure = self._failure(error, exchange)
             if isinstance(failure, ServerFault):

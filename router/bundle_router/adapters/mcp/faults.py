@@ -7,10 +7,12 @@ it is carrying out, also when it reconnects for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.models import Outcome, Text
 from bundle_router.core.tools.transport.blocks import blocks_of
 from bundle_router.core.tools.transport.pass_through import Client, ServerError, ServerReply, why_unanswerable
@@ -52,8 +54,8 @@ LIST_AGAIN: Final[frozenset[FaultKind]] = NOTHING_DONE | {"connection_lost"}
 class ServerFault(Exception):
     """A server, or the way to it, failed. `detail` is one line for people and never holds a header's value.
 
-    `sent`: the server may have acted on the request, so it must not be retried. `counted`: the failure of this
-    connection is already counted against the server, for another call.
+    `sent`: the server may have acted on the request, so it must not be retried. `counted`: it is not counted
+    against the server, as the failure of its connection is already, or its request waited too long in our queue.
     """
 
     counted = False
@@ -101,6 +103,22 @@ class RequestState:
     answer: dict[str, Any] | None = None
     answers: dict[int | str, dict[str, Any]] = field(default_factory=dict)
     _scope: anyio.CancelScope | None = None
+    _own_s: float = 0.0
+    _own_since: float | None = None
+
+    async def read_in_turn(self, work: Callable[[], T]) -> T:
+        """Process a large answer in the thread for them (`run_in_turn`), which is our time, and not the server's."""
+        loop = asyncio.get_running_loop()
+        begun = self._own_since = loop.time()
+        try:
+            return await run_in_turn("read", work)
+        finally:
+            self._own_since = None
+            self._own_s += loop.time() - begun
+
+    def own_s(self, now: float) -> float:
+        """Return the seconds of our own until now, a loop's time: no deadline of a server counts them."""
+        return self._own_s + (0.0 if (since := self._own_since) is None else now - since)
 
     async def until_aborted(self, work: Awaitable[T]) -> T:
         """Await `work` unless the request is aborted. Raises RequestAborted."""

@@ -38,7 +38,6 @@ from bundle_router.adapters.mcp.posting import (
     read_message,
     read_object,
 )
-from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE, encode_small
 from bundle_router.core.tools.transport.lines import EventBuffer, cut_deep
 
@@ -219,7 +218,7 @@ class Body(httpx2.AsyncByteStream):
         """Return JSON that is bounded in depth and, if it is an answer, in length, without lone surrogates."""
         work = partial(_set_aside, data, self._exchange)
         if len(data) >= LARGE:
-            return await run_in_turn("read", work)
+            return await self._exchange.read_in_turn(work)
         return work() if b"\\ud" in data or b"\\uD" in data else cut_deep(bytes(data))
 
     async def _bounded(self) -> bytes:

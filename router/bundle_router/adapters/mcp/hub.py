@@ -272,8 +272,9 @@ class Hub:
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             await self.guards.enter(server.name, deadline)
+            left_s = deadline - asyncio.get_running_loop().time()
             try:
-                return await self._with_breaker(server, lambda: work(deadline))
+                return await self._with_breaker(server, lambda: work(deadline), blames=left_s > timeout_s / 2)
             finally:
                 self.guards.leave(server.name)
         except Busy:
@@ -283,14 +284,17 @@ class Hub:
         except ServerFault as fault:
             return fault_result(name, fault, timeout_s)
 
-    async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work if the breaker permits, and tell the breaker how it ended. Raises CircuitOpen."""
+    async def _with_breaker(self, server: Server, work: Callable[[], Awaitable[T]], *, blames: bool = True) -> T:
+        """Do the work if the breaker permits, and tell the breaker how it ended; of a timeout only if the server is to
+        blame, and not our queue. Raises CircuitOpen."""
         ticket = self.guards.admit(server.name)
         failure: BaseException | None = None
         try:
             return await work()
         except BaseException as error:
             failure = error
+            if isinstance(error, ServerFault) and error.kind == "timeout" and not blames:
+                error.counted = True
             raise
         finally:
             self._settle(server, ticket, failure)

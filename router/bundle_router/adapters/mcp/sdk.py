@@ -210,14 +210,19 @@ class RawSession(ClientSession):
         return None if wants_more else self.carrier
 
     async def post(
-        self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None
+        self,
+        method: str,
+        params: dict[str, Any],
+        schema: Mapping[str, Any] | None,
+        client: Client | None,
+        timeout_s: float,
     ) -> dict[str, Any]:
         """Send a request as `request` does, by the `carrier`. Raises ServerFault, RpcError, Redirected."""
         params, opts = self.stamp(method, params, schema, client)
         assert self.carrier is not None  # noqa: S101 - the caller has looked
         with trace_request(method, self.carrier.number, params) if is_traced() else nullcontext():
             text, headers = await encode_params(params), opts.get("headers", {})
-            return (await self.carrier.post(method, text, headers))[0]
+            return (await self.carrier.post(method, text, headers, timeout_s))[0]
 
     def stamp(
         self, method: str, params: dict[str, Any], schema: Mapping[str, Any] | None, client: Client | None

@@ -30,7 +30,6 @@ from bundle_router.adapters.mcp.channels import wait_for_turn
 from bundle_router.adapters.mcp.faults import EXCHANGE, NOTHING_DONE, RequestState, RpcError, ServerFault
 from bundle_router.adapters.mcp.posting import Ended, read_message, read_object, read_result
 from bundle_router.adapters.mcp.processes import Process, ProcessSupervisor, ServerCommand
-from bundle_router.adapters.workers import run_in_turn
 from bundle_router.core.tools.shaping.json_text import LARGE
 from bundle_router.core.tools.transport.bounds import Bounds
 from bundle_router.core.tools.transport.lines import LineBuffer, LineTooLong, cut_deep
@@ -43,6 +42,7 @@ _HEAD: Final = 200
 _ID: Final = re.compile(rb'"id"\s*:\s*"?(\d{10,18})(?!\d)')
 """Lines after which others have a turn: noise can be twenty thousand in a chunk."""
 _MAX_PAUSE_S: Final = 0.1
+_LEAST_S: Final = 0.01
 _DRAIN_S: Final = 0.2
 """Seconds to read what an exited server wrote, and to learn of the exit of one that closed its output."""
 
@@ -67,10 +67,11 @@ class LineRequests:
     """Requests of one connection, one line each, that bypass the SDK. Any thread may begin one and give it up. The
     connection's loop ends all others: it takes the answers before the SDK sees them, and watches the time."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, exchange: RequestState) -> None:
         self.number = FIRST_NUMBER
         self._loop = asyncio.get_running_loop()
         self._process = process
+        self._exchange = exchange
         self._lock = threading.Lock()
         self._waiting: dict[int, LineRequest] = {}  # who takes one out ends it
         self._due = math.inf
@@ -89,7 +90,8 @@ class LineRequests:
                 fault = ServerFault(self._fault.kind, self._fault.detail)
                 self._loop.call_soon_threadsafe(ended, fault)
                 raise fault
-            made = LineRequest(self.number, here.create_future(), timeout_s, here.time() + timeout_s, ended)
+            due = self._server_time(here) + timeout_s
+            made = LineRequest(self.number, here.create_future(), timeout_s, due, ended)
             self.number += 1
             self._waiting[made.number] = made
             if made.due < self._due:
@@ -123,14 +125,19 @@ class LineRequests:
         """End the requests whose time is up, and look again when that of the next one is."""
         if self._timer is not None:
             self._timer.cancel()
-        now = self._loop.time()
+        now = self._server_time(self._loop)
         with self._lock:
             waiting = list(self._waiting.values())
             self._due = min((made.due for made in waiting if made.due > now), default=math.inf)
-            self._timer = self._loop.call_at(self._due, self._watch) if self._due < math.inf else None
+            wait_s = max(self._due - now, _LEAST_S)
+            self._timer = self._loop.call_later(wait_s, self._watch) if self._due < math.inf else None
         for made in waiting:
             if made.due <= now and self._give_up(made):
                 self._end(made, ServerFault("timeout", f"no answer within {made.timeout_s:.3g} s", sent=True))
+
+    def _server_time(self, loop: asyncio.AbstractEventLoop) -> float:
+        """Return the time, less what was ours while answers were read."""
+        return (now := loop.time()) - self._exchange.own_s(now)
 
     def take(self, message: dict[str, Any], size: int) -> bool:
         """Return whether the message answers one of these requests, perhaps one whose caller no longer waits."""
@@ -197,7 +204,8 @@ class Pipes:
 
     def __init__(self, process: Process, bounds: Bounds, report: Report) -> None:
         self.process = process
-        self.requests = LineRequests(process)
+        self._exchange = EXCHANGE.get() or RequestState(is_shared=True)
+        self.requests = LineRequests(process, self._exchange)
         self.fault: ServerFault | None = None
         self.skipped = 0
         self.accepts: Callable[[str], bool] = lambda method: False
@@ -225,7 +233,7 @@ class Pipes:
     async def _read_lines(self, session: Any) -> None:
         lines = LineBuffer(self._bounds.max_message_bytes)
         now = asyncio.get_running_loop().time
-        exchange = EXCHANGE.get() or RequestState(is_shared=True)
+        exchange = self._exchange
         read = partial(read_message, exchange=exchange)
         while chunk := await self._next_chunk(lines):
             if len(lines.held) >= _CHUNK:
@@ -238,7 +246,7 @@ class Pipes:
                 return
             for number, line in enumerate(found, 1):
                 is_large = len(line) >= LARGE
-                value = await run_in_turn("read", partial(_message, line, read)) if is_large else _message(line)
+                value = await exchange.read_in_turn(partial(_message, line, read)) if is_large else _message(line)
                 value = _unreadable_answer(line) if value is None else value  # its caller need not wait for a deadline
                 is_wanted = is_wanted or (value is not None and "method" not in value)
                 if not number % _LINES:

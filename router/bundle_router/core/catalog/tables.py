@@ -161,7 +161,7 @@ class Server:
         Words,
     )
     ttl_s: float | None = key(None, "Seconds that its list of tools is kept.", ge=0, le=86_400)
-    timeout_s: float | None = key(None, "Seconds one call may take.", gt=0, le=3600)
+    timeout_s: float | None = key(None, "Seconds one call may wait for its turn and its answer.", gt=0, le=3600)
     reuse: tuple[Reuse, ...] = key(
         (),
         "Trusted servers: results that are used again for the same arguments. The first matching row counts.",
