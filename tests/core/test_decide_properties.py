@@ -59,7 +59,7 @@ from bundle_router.core.records.decision_record import (
 )
 from bundle_router.core.records.replayed import catalog_from, conclude, replay
 from bundle_router.testing import small_catalog
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -401,14 +401,15 @@ def record_replays_to_the_same(case: Case) -> None:
 
 
 def test_the_generated_cases_reach_what_they_are_about() -> None:
-    """The properties above and below hold of nothing as easily as of everything: this counts what 150 cases show.
+    """The properties above and below hold of nothing as easily as of everything: this counts what they see.
 
-    Half of what they see now is demanded: Hypothesis draws other cases whenever a constant of the sources changes.
+    Half of what they see now is demanded. Cases resemble those before them, and are others whenever a constant of the
+    sources changes: of 150 alone none may have what one in twenty has, so more are made until enough have it.
     """
     seen: Counter[str] = Counter()
 
     @given(catalogs(), facts_, activations, steps, replies)
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150, deadline=None, database=None)
     def look(catalog: Catalog, facts: Facts, before: Activation, step: Step, reply: Reply) -> None:
         question = decide(catalog, facts, before, step)
         decision = taken(catalog, facts, before, step, reply)
@@ -423,17 +424,18 @@ def test_the_generated_cases_reach_what_they_are_about() -> None:
         if isinstance(question, Question) and reply.answer is not None:
             seen["named a candidate"] += bool(set(reply.answer.ids) & set(question.candidates))
 
-    look()
-    share = {name: count / seen["all"] for name, count in seen.items()}
-    assert share["shown"] > 0.2, share
-    assert share["asked"] > 0.1, share
-    assert seen["named a candidate"] / seen["asked"] > 0.2, seen
-    for name in ("left out", "sticky", "evicted", "part refused", "closed"):
-        assert share[name] > 0.012, (name, share)
+    demanded = {"shown": 0.2, "asked": 0.1, "named a candidate": 0.06}
+    demanded |= dict.fromkeys(("left out", "sticky", "evicted", "part refused", "closed"), 0.012)
+    missing = demanded
+    for part in range(8):
+        if missing:
+            seed(part)(look)()
+            missing = {name: share for name, share in demanded.items() if seen[name] <= share * seen["all"]}
+    assert missing == {}, seen
 
 
 @given(catalogs(), facts_, activations, st.lists(st.tuples(steps, replies, replies), min_size=2, max_size=5))
-@examples(200)
+@examples(100)
 def test_no_answer_given_on_the_way_changes_what_a_step_that_asks_nobody_shows(
     catalog: Catalog, facts: Facts, before: Activation, way: list[tuple[Step, Reply, Reply]]
 ) -> None:
