@@ -53,7 +53,7 @@ Headers = list[tuple[str, str]]
 
 
 class Requests:
-    """Requests as chance has them: most well formed, the others wrong in one or two of all the ways there are."""
+    """Requests as chance has them: a quarter well formed, the others wrong in one or two of all the ways there are."""
 
     def __init__(self, seed: int, names: tuple[str, ...]) -> None:
         self.random = random.Random(seed)
@@ -69,7 +69,7 @@ class Requests:
         name = message["params"].get("name")
         if message["method"] == "tools/call" and isinstance(name, str) and re.fullmatch("[ -~]*", name):
             headers.append(("Mcp-Name", name))
-        wrongs = self.one_of(0, 0, 0, 0, 1, 1, 2)
+        wrongs = self.one_of(0, 1, 1, 2)
         for _ in range(wrongs):
             self.one_of(self.spoil_message, self.spoil_params, self.spoil_meta)(message)
         body = json.dumps(message, ensure_ascii=self.one_of(True, False)).encode("utf-8", "surrogatepass")
@@ -263,9 +263,9 @@ def is_direct(judge: DirectPath, headers: Headers, body: bytes) -> bool:
     return judge.read(raw, body) is not None
 
 
-@pytest.mark.parametrize("seed", range(rounds(5)))
+@pytest.mark.parametrize("seed", range(rounds(3)))
 def test_generated_requests_have_the_same_answers_and_records_on_both_paths(site: Site, seed: int) -> None:
-    """Of ten thousand requests in all, in parts that can be tried beside each other."""
+    """Of six thousand requests in all, in parts: 4,500 are wrong."""
     number, seen = rounds(2_000), Counter[str]()
 
     async def work(router: Any, endpoint: Any) -> None:
