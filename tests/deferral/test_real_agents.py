@@ -1,4 +1,4 @@
-"""Real agents behind the proxy, against the strict fake on loopback: two conversations with a continuation each.
+"""Real agents behind the proxy, against the strict fake on loopback: a conversation with a continuation each.
 
 They come from npm (`.ci/servers/install`) and skip where they are not installed. None of them reaches the internet:
 each has a home folder of its own, a made-up key, and a base URL on 127.0.0.1.
@@ -220,22 +220,14 @@ def test_an_agent_without_deferral_finds_and_calls_its_tools_through_the_proxy(n
         pytest.skip(f"{name} is not installed (.ci/servers/install brings it from npm)")
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    apis = [FakeApi(), FakeApi()]
-
-    async def both() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for n, api in enumerate(apis):
-                tasks.create_task(converse(agent, name, tmp_path / str(n), api))
-
-    asyncio.run(both())
-    for number, api in enumerate(apis):
-        assert api.refusals == []
-        longest = max(api.requests, key=lambda body: len(body["messages"]))
-        assert called(longest) == 2
-        history = json.dumps(longest["messages"])
-        assert history.count("tool_search_tool_search_result") == 2, "what was hidden is put back"
-        with_tools = [body for body in api.requests if "list_issue" in json.dumps(body.get("tools", []))]
-        assert len(with_tools) >= 4
-        assert all(any(tool.get("defer_loading") for tool in body["tools"]) for body in with_tools)
-        lines = [p.read_text() for p in (tmp_path / f"{number}/runs").rglob("deferral.jsonl")]
-        assert len(lines) == 2
+    api = FakeApi()
+    asyncio.run(converse(agent, name, tmp_path, api))
+    assert api.refusals == []
+    longest = max(api.requests, key=lambda body: len(body["messages"]))
+    assert called(longest) == 2
+    history = json.dumps(longest["messages"])
+    assert history.count("tool_search_tool_search_result") == 2, "what was hidden is put back"
+    with_tools = [body for body in api.requests if "list_issue" in json.dumps(body.get("tools", []))]
+    assert len(with_tools) >= 4
+    assert all(any(tool.get("defer_loading") for tool in body["tools"]) for body in with_tools)
+    assert len(list((tmp_path / "runs").rglob("deferral.jsonl"))) == 2
