@@ -65,8 +65,7 @@ ENVIRONMENT_MARKERS: Final = ("pyvenv.cfg", "conda-meta")
 def reached(top: str) -> Iterator[str]:
     """Yield the real paths in the folder `top` that protected ones lead to: targets of links in them, and what git's
     config names (a folder of hooks and an included file, existing or not; a script of a filter)."""
-    found = [top / Path(name) for name in NAMES]
-    for folder in [*found, *(folder / "hooks" for folder in found)]:
+    for folder in (f"{top}/{name}{below}" for below in ("", "/hooks") for name in NAMES):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             yield from _inside(top, (entry.path for entry in entries if entry.is_symlink()))
     with contextlib.suppress(OSError), Path(top, ".git", "config").open(encoding="utf-8", errors="replace") as file:
