@@ -17,8 +17,10 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.core.catalog import Bundle, CallLimits, Catalog, Route, Server, Settings
 from bundle_router.core.models import Decision, StepPolicy, Text
+from bundle_router.core.models.canonical import encode_large
 from bundle_router.core.records.chain import check
 from bundle_router.core.tools.transport.tool_servers import RawResult
+from bundle_router.engine import arguments
 from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.engine.open_runs import MOVED_AT_MOST
 from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
@@ -172,6 +174,30 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
 
 def _dead(operation: str, run_id: str) -> None:
     raise StorageError("this process is dead", kind="io_error")
+
+
+def test_a_call_goes_on_when_its_run_is_closed_and_routed_again_before_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(value: Any) -> str:
+        entered.set()
+        assert go_on.wait(300)
+        return encode_large(value)
+
+    async def scenario() -> None:
+        async with worker(MemoryRuns()) as router:
+            await router.route(step())
+            call = asyncio.create_task(router.call("r", "s.once", {"x": "large" * 50_000}))
+            await asyncio.to_thread(entered.wait, 300)
+            await router.close_run("r")
+            await router.route(step())
+            go_on.set()
+            assert (await call).ok
+
+    monkeypatch.setattr(arguments, "encode_large", slow)
+    asyncio.run(scenario())
 
 
 def test_who_asks_for_a_call_that_is_under_way_waits_for_it() -> None:

@@ -202,6 +202,7 @@ def admit(
         if present is None or (present.decision.decision_id != state.decided.decision.decision_id) != bool(
             state.superseded
         ):
+            run.read_on()  # the run may have been closed and routed again here, so that others read on for it
             return None
         known = run.fold.keyed_call(request.key) if request.key else None
         if known is not None:

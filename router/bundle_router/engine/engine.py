@@ -45,6 +45,7 @@ from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
 from bundle_router.engine.open_runs import (
     FIRST_STEP,
+    MOVED_AT_MOST,
     NOTHING_ACTIVE,
     OpenRun,
     RunEnd,
@@ -362,7 +363,7 @@ class Engine:
         """Judge a call by the state in which it begins: the run, or an ancestor, may have been routed meanwhile.
         `state` may be older: it says for which tool the arguments are checked, and `admit` checks that the name
         still means that tool."""
-        while True:
+        for _ in range(MOVED_AT_MOST):
             target = state.target(request.name)
             problems = await check_arguments(self.ports, target, request.arguments)
             state = await self._present_state(at.run, decision_id)
@@ -377,6 +378,7 @@ class Engine:
                 return found
             state = await self.state_async(at.run.id, decision_id)
             await self._verify(at.run, request, state, decision_id)
+        raise at.run.moved_error()
 
     async def _answer_meta(self, run: OpenRun, request: CallRequest, decision_id: str | None) -> Result:
         """Return the answer of a meta-tool other than `call_tool`."""
