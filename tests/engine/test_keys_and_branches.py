@@ -25,6 +25,7 @@ from bundle_router.engine.calls import UNKNOWN_TEXT
 from bundle_router.engine.open_runs import MOVED_AT_MOST
 from bundle_router.errors import KeyConflict, RequestError, RunBusy, StorageError, WrongContext
 from bundle_router.testing import FakeRouter, MemoryRuns, fake_router, small_catalog
+from bundle_router.testing.memory_store import MemoryRunLog
 
 Made = Callable[[Mapping[str, Any]], Any]
 
@@ -174,6 +175,92 @@ def test_a_call_that_began_and_whose_worker_is_gone_is_unknown_unless_it_may_be_
 
 def _dead(operation: str, run_id: str) -> None:
     raise StorageError("this process is dead", kind="io_error")
+
+
+def full(kind: str = "disk_full") -> StorageError:
+    return StorageError("the store takes nothing now", kind=kind)
+
+
+@pytest.mark.parametrize("then", ["again here", "again elsewhere", "closed"])
+def test_a_call_whose_end_the_store_did_not_take_is_ended_once_it_does(then: str) -> None:
+    runs, made = MemoryRuns(), list[int]()
+
+    def once(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        one.fakes.store.log("r").fail_with = full()
+        return "done"
+
+    async def scenario() -> tuple[str, str]:
+        with pytest.raises(StorageError):
+            await one.call("r", "s.once", {}, key="k")
+        if then == "closed":
+            await one.close_run("r")
+        one.fakes.store.log("r").fail_with = None
+        asks = other if then == "again elsewhere" else one
+        result = await asyncio.wait_for(asks.call("r", "s.once", {}, key="k"), 300)
+        return result.outcome, result.text
+
+    with worker(runs, {"s.once": once}) as one, worker(runs, {"s.once": once}) as other:
+        one.route_sync(step())
+        ended = ("unknown", UNKNOWN_TEXT) if then == "closed" else ("ok", "done")
+        assert asyncio.run(scenario()) == ended
+        assert len(made) == 1
+        assert [record["outcome"] for record in records(one, "call.finished")] == [ended[0]]
+
+
+@pytest.mark.parametrize("was_written", [True, False])
+def test_a_call_whose_start_was_not_confirmed_is_made_by_the_retry(
+    monkeypatch: pytest.MonkeyPatch, was_written: bool
+) -> None:
+    runs, made, append = MemoryRuns(), list[int](), MemoryRunLog.append
+
+    def unconfirmed(log: MemoryRunLog, file: Any, record: dict[str, Any], **how: Any) -> Any:
+        if record["type"] != "call.started":
+            return append(log, file, record, **how)
+        monkeypatch.setattr(MemoryRunLog, "append", append)
+        if was_written:
+            append(log, file, record, **how)
+            log._at -= 1  # it comes as a new record
+        raise full("unreachable")
+
+    def once(arguments: Mapping[str, Any]) -> str:
+        made.append(1)
+        return "done"
+
+    with worker(runs, {"s.once": once}) as router:
+        router.route_sync(step())
+        monkeypatch.setattr(MemoryRunLog, "append", unconfirmed)
+        with pytest.raises(StorageError):
+            router.call_sync("r", "s.once", {}, key="k")
+        assert router.call_sync("r", "s.once", {}, key="k").text == "done"
+        assert len(made) == 1
+        outcomes = [record["outcome"] for record in records(router, "call.finished")]
+        assert outcomes == (["busy", "ok"] if was_written else ["ok"])
+
+
+def test_a_call_that_is_cancelled_while_its_start_is_written_ends_although_nobody_uses_its_run() -> None:
+    runs, entered, go_on = MemoryRuns(), threading.Event(), threading.Event()
+
+    def hold(operation: str, run_id: str) -> None:
+        if operation == "append":
+            one.fakes.store.before = lambda *_: None
+            entered.set()
+            assert go_on.wait(300)
+
+    async def scenario() -> str:
+        one.fakes.store.before = hold
+        call = asyncio.create_task(one.call("r", "s.once", {}, key="k"))
+        await asyncio.to_thread(entered.wait, 300)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        go_on.set()
+        return (await asyncio.wait_for(other.call("r", "s.once", {}, key="k"), 300)).outcome
+
+    with worker(runs) as one, worker(runs) as other:
+        one.route_sync(step())
+        one.fakes.store.blocks = True  # as a database
+        assert asyncio.run(scenario()) in ("cancelled", "ok")
 
 
 def test_a_call_goes_on_when_its_run_is_closed_and_routed_again_before_it_began(

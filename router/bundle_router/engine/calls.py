@@ -6,8 +6,8 @@ Rules:
 2. A call may use only what its decision showed. Policy judges it again by the tool's canonical name, with fresh facts
    and the ancestors' present limits. Nothing that improved since the decision widens it.
 3. A key makes a call happen once. A second call with the key gets the recorded result, and waits for it while the
-   process that began the call lives. If that process died before the end, an idempotent tool is called again; any
-   other call ends as `unknown`, which is recorded once. A refused call binds no key.
+   process that makes the call lives. If it died before the end, or could never record it, an idempotent tool is called
+   again; any other call ends as `unknown`, which is recorded once. A refused call binds no key.
 4. Records are bounded. Of a refused call's arguments the size, the digest and the beginning are kept.
 5. Budgets bound the calls of a step, of a run and of a tree of runs (`core.decide.budgets`).
 6. A failure that an agent may see is returned as a `Result`. A caller's mistake is raised, and so is a log that can't
@@ -20,9 +20,11 @@ A call passes through wrappers, each of which calls the next: `call_once` (its k
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
@@ -57,7 +59,7 @@ from bundle_router.engine.results import (
 )
 from bundle_router.engine.reuse import CallOutcome
 from bundle_router.engine.surface import CallTarget, RunState, why_not
-from bundle_router.errors import KeyConflict, RouterError
+from bundle_router.errors import KeyConflict, RouterError, StorageError
 
 MAX_NAMED: Final = 20
 """Tools that a refusal names at most."""
@@ -70,6 +72,17 @@ UNKNOWN_TEXT: Final = (
 
 
 # --- its key -------------------------------------------------------------------------------------------------------
+
+_BEGUN: Final[dict[str, WeakValueDictionary[str, OpenRun]]] = {}
+"""For each writer's token of this process, the runs that have calls with keys to end, or had, by the calls' ids."""
+os.register_at_fork(after_in_child=_BEGUN.clear)
+
+
+def _may_end(run: OpenRun, call: KeyedCall) -> bool:
+    """Return whether a call may still end by itself: its process lives and, if it is this one, has yet to end it."""
+    ours = _BEGUN.get(call.writer)
+    its_run = ours.get(call.call_id) if ours is not None else run
+    return its_run is not None and not its_run.ended and run.runs.store.is_alive(call.writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +107,10 @@ async def call_once(
             return found
         call = found.call
         _refuse_other(at.run, request, found)
-        if call.finished is not None:
-            return await at.run.under_lock(partial(_recorded_result, at.run, call.finished, is_idempotent(call.name)))
-        if not await asyncio.to_thread(at.run.runs.store.is_alive, call.writer):
+        if (seq := call.finished) is not None:
+            line = await at.run.under_lock(lambda _: at.run.log.record(seq))
+            return result_of(CallFinished.from_json(line), idempotent=is_idempotent(call.name), again=True)
+        if not await asyncio.to_thread(_may_end, at.run, call):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
             ended = await at.run.under_lock(partial(_end_unknown, at, request.key, call))
@@ -104,15 +118,6 @@ async def call_once(
                 return ended
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_LOOK_S)
-
-
-def is_bound(call: KeyedCall | None, *, idempotent: bool, is_alive: Callable[[str], bool]) -> bool:
-    """Return whether a key's last attempt stands for the call, so that it must not be made again."""
-    if call is None:
-        return False
-    if call.finished is None:
-        return not idempotent or is_alive(call.writer)
-    return call.outcome != "busy" and not (idempotent and call.outcome in MAY_HAVE_HAPPENED)
 
 
 def _same_arguments(call: KeyedCall, request: CallRequest) -> bool:
@@ -129,10 +134,6 @@ def _refuse_other(run: OpenRun, request: CallRequest, key_taken: KeyTaken) -> No
             f"{' and '.join(differing)}",
             advice="use a new key for another call, or the same call with this key",
         )
-
-
-def _recorded_result(run: OpenRun, seq: int, idempotent: bool, _wait_s: float) -> Result:
-    return result_of(CallFinished.from_json(run.log.record(seq)), idempotent=idempotent, again=True)
 
 
 def _end_unknown(at: CallPorts, key: str, call: KeyedCall, wait_s: float) -> Result | None:
@@ -209,7 +210,11 @@ def admit(
             same_tool = known.name in (tool, state.surface.canonical.get(request.name, request.name))
             is_other = known.outcome != "busy" and not (same_tool and _same_arguments(known, request))
             idempotent = may_repeat(state.catalog, tool)
-            if is_other or is_bound(known, idempotent=idempotent, is_alive=at.run.runs.store.is_alive):
+            if known.finished is None:
+                is_bound = not idempotent or _may_end(run, known)
+            else:
+                is_bound = known.outcome != "busy" and not (idempotent and known.outcome in MAY_HAVE_HAPPENED)
+            if is_other or is_bound:
                 if run.read_on():  # its end, maybe
                     continue
                 return KeyTaken(known, same_tool)
@@ -233,9 +238,16 @@ def admit(
             writer=at.run.runs.store.writer if request.key else "",
             arguments_digest=request.digest,
         )
-        if run.append_call(record, compare=True, wait_s=wait_s) is not None:
-            run.hold()
-            return call(attempt, record, joined)
+        made = call(attempt, record, joined)
+        if record.writer:
+            _BEGUN.setdefault(record.writer, WeakValueDictionary())[record.call_id] = run
+        try:
+            if run.append_call(record, compare=True, wait_s=wait_s) is not None:
+                run.hold()
+                return made
+        except StorageError:  # a database that went away may have written it
+            run.owe(_late_end(at, made, CallOutcome("busy", "storage", ShapedResult.empty())))
+            raise
     raise run.moved_error()
 
 
@@ -312,7 +324,9 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
 
     try:
         refused = await at.run.on_store(end, lambda made: abandon(at, made or call, ()))
-    except BaseException:
+    except BaseException as ended:
+        if isinstance(ended, RouterError):
+            abandon(at, call, ())
         at.run.release()
         raise
     if refused is not None:
@@ -324,7 +338,18 @@ def abandon(at: CallPorts, made: AdmittedCall | KeyTaken | Result | None, holds:
     """Leave a call that began when nobody waited for it any more, and the holds that it has on the run."""
     if isinstance(made, AdmittedCall):
         nothing = CallOutcome("cancelled", "cancelled", ShapedResult.empty())
-        at.run.abandoned.extend((partial(finish_call, at.ports, at.run, made, nothing), *holds))
+        at.run.owe(_late_end(at, made, nothing), *holds)
+
+
+def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Callable[[float], None]:
+    """Return what records the end of a call later, unless it was recorded all the same, or the call never began."""
+
+    def end(wait_s: float) -> None:
+        at.run.read_on()
+        if call.call_id in at.run.fold.open_calls:
+            finish_call(at.ports, at.run, call, outcome, wait_s)
+
+    return end
 
 
 def _client_for(target: CallTarget, client: Client | None) -> Client | None:
@@ -367,10 +392,18 @@ def why_missing(state: RunState, name: str, resolved: ResolvedName) -> tuple[str
 async def perform(at: CallPorts, call: AdmittedCall) -> Result:
     """Make an admitted call: bound and shape its result, store its artifacts, and record its end in every case."""
     try:
-        outcome = await _call_and_store(at, call)
-        return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
+        return await _record_end(at, call, await _call_and_store(at, call))
     finally:
         at.run.release()
+
+
+async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Result:
+    """Record the end of a call, or have it recorded later."""
+    try:
+        return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
+    except BaseException:
+        at.run.owe(_late_end(at, call, outcome))
+        raise
 
 
 async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
@@ -381,18 +414,18 @@ async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
             await store(at.run, given)
         outcome = await _call_or_reuse(at, call)
         stored = await store(at.run, outcome.shaped.blobs) if outcome.shaped.blobs else ()
+        answer = outcome.answer if outcome.answer is not None and await may_pass(at.ports, outcome.answer) else None
     except BaseException as ended:
-        end = partial(finish_call, at.ports, at.run, call, CallOutcome(*ended_by(ended), ShapedResult.empty()))
+        nothing = CallOutcome(*ended_by(ended), ShapedResult.empty())
         try:
             if isinstance(ended, GeneratorExit):  # a coroutine that is closed can await nothing
-                at.run.abandoned.append(end)
+                at.run.abandoned.append(_late_end(at, call, nothing))
             else:
-                await asyncio.shield(at.run.under_lock(end))
+                await asyncio.shield(_record_end(at, call, nothing))
         except RouterError as trouble:  # what ended the call is what its caller has to hear
             fields = {"run_id": at.run.id, "call_id": call.call_id, "error": trouble}
             at.ports.diagnostics.event("error", "call.unrecorded", **fields)
         raise
-    answer = outcome.answer if outcome.answer is not None and await may_pass(at.ports, outcome.answer) else None
     return replace(outcome, stored=stored, answer=answer) if stored or outcome.answer is not None else outcome
 
 

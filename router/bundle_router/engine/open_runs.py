@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -110,8 +110,8 @@ class OpenRun:
         self.ended = False
         self.others: tuple[Writer, ...] = ()
         self.abandoned: deque[Callable[[float], object] | None] = deque()
-        """What closed coroutines left, for who has the lock next: ends to be recorded, and holds (None). The garbage
-        collector may close one in a thread that has the lock."""
+        """For who has the lock next: ends to be recorded, which closed coroutines left or the store did not take, and
+        holds (None) of closed coroutines. The garbage collector may close one in a thread that has the lock."""
         self.passing: dict[int, BudgetKey | None] = {}
         """Budgets of requests and calls of the router's own tools, by identity, until they have their one record."""
         self._waiting: set[object] = set()
@@ -307,16 +307,31 @@ class OpenRun:
             self._end_if_idle()
         return self.ended
 
+    def owe(self, *left: Callable[[float], object] | None, pause_s: float = QUICK_S) -> None:
+        """Leave ends and holds, to be recorded once the store takes them: other processes may wait for an end."""
+        self.abandoned.extend(left)
+
+        def record() -> None:
+            with suppress(RouterError):
+                self.under_lock_sync(lambda _: None)
+            if self.abandoned and not self.ended:
+                self.owe(pause_s=min(2 * pause_s, PATIENT_S))
+
+        timer = threading.Timer(pause_s, record)
+        timer.daemon = True
+        with suppress(RuntimeError):  # no thread is left: who has the lock next records it
+            timer.start()
+
     def _record_abandoned(self) -> None:
-        """Record what closed coroutines left; report what can't be recorded."""
-        try:
+        """Record what is left to be recorded; report what can't be."""
+        with suppress(RunBusy, StorageError):
             self.under_lock_sync(lambda _: None)
-        except RunBusy:
-            with self.lock:
-                self._take_abandoned(0.0, gives_up=True)
+        with self.lock:
+            self._take_abandoned(0.0, gives_up=True)
 
     def _take_abandoned(self, wait_s: float, *, gives_up: bool = False) -> None:
-        """Record what closed coroutines left. The caller holds the lock. Raises RunBusy, with what is left kept."""
+        """Record what is left to be recorded. The caller holds the lock. Raises RunBusy and StorageError, with what is
+        left kept, unless this gives up."""
         while self.abandoned:
             end = self.abandoned.popleft()
             if end is None:
@@ -326,7 +341,7 @@ class OpenRun:
             try:
                 end(wait_s)
             except RouterError as trouble:  # of another call than the one that is made now
-                if isinstance(trouble, RunBusy) and not gives_up:
+                if isinstance(trouble, RunBusy | StorageError) and not gives_up:
                     self.abandoned.appendleft(end)
                     raise
                 self.runs.diagnostics.event("error", "call.unrecorded", run_id=self.id, error=trouble)

@@ -37,7 +37,7 @@ class WriterSession:
         self.pool = pool
         self._lock = threading.RLock()
         self._connection: BoundedConnection | None = None
-        self._token = ""
+        self._tokens: list[str] = []  # the present one last: a call may be under way that began under another
         self._open: Counter[str] = Counter()
         self._tables = ""
 
@@ -51,11 +51,11 @@ class WriterSession:
     def token(self) -> str:
         with self._lock:
             self._live_session()
-            return self._token
+            return self._tokens[-1]
 
     def is_alive(self, token: str) -> bool:
         with self._lock:
-            if token == self._token:
+            if token in self._tokens:
                 return True
         return bool(self.pool.fetch(_HOLDERS, ("ExclusiveLock", lock_of(f"writer:{token}"))))
 
@@ -101,9 +101,9 @@ class WriterSession:
                     self._connection.close()
             try:
                 self._connection = connection = self.pool.connect(wait_s=deadline - time.monotonic())
-                self._token = secrets.token_hex(8)
+                self._tokens.append(secrets.token_hex(8))
                 connection.deadline = deadline
-                connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._token}"),))
+                connection.execute("select pg_advisory_lock(%s)", (lock_of(f"writer:{self._tokens[-1]}"),))
                 for run_id in self._open:
                     connection.execute("select pg_advisory_lock_shared(%s)", (self.lock_of(run_id),))
                 return connection

@@ -77,7 +77,7 @@ class RunFold:
         self._newest = DEFAULT_BRANCH
         self._addresses: dict[str, BudgetKey] = {}
         self._spent: dict[BudgetKey, Totals] = {}
-        self._open_calls: set[str] = set()
+        self.open_calls: set[str] = set()
         self._key_of_call: dict[str, str] = {}
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
@@ -132,7 +132,7 @@ class RunFold:
         return branch
 
     def _take_start(self, record: CallStarted, seq: int) -> None:
-        self._open_calls.add(record.call_id)
+        self.open_calls.add(record.call_id)
         self._note_effect(record.decision_id, CallEffect(record.bundle, record.name))
         self._count_begin(record.decision_id)
         if record.key:
@@ -142,8 +142,8 @@ class RunFold:
             self._key_of_call[record.call_id] = record.key
 
     def _take_end(self, record: CallFinished, seq: int, spent: Totals | None) -> None:
-        began = record.call_id in self._open_calls
-        self._open_calls.discard(record.call_id)
+        began = record.call_id in self.open_calls
+        self.open_calls.discard(record.call_id)
         if record.joined:
             self._note_effect(record.decision_id, CallEffect(joined=record.joined))
         key = self._key_of_call.pop(record.call_id, None)
@@ -182,7 +182,7 @@ class RunFold:
         spent = self.spent(record.decision_id)
         if not _is_counted(record):
             return spent
-        return _add_end(spent if record.call_id in self._open_calls else budgets.count_start(spent), record)
+        return _add_end(spent if record.call_id in self.open_calls else budgets.count_start(spent), record)
 
     # --- where it stands -------------------------------------------------------------------------------------------
 
