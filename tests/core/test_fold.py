@@ -239,6 +239,9 @@ def test_what_calls_spend_belongs_to_the_address_of_their_decision_and_to_the_ru
 def test_an_address_is_a_branch_workflow_role_step_and_key(fold: Fold, different: dict[str, Any]) -> None:
     run = fold([decided("d"), started("c"), decided("e", **different)])
     assert (run.spent("d").calls, run.spent("e").calls) == (1, 0)
+    keys = [run.budget_key(decision_id) for decision_id in ("d", "e", "of another run")]
+    assert len(set(keys)) == 3
+    assert keys[2] is None
 
 
 def test_repetitions_are_counted_by_what_was_asked_and_answered(fold: Fold) -> None:

@@ -185,7 +185,7 @@ def test_programs_that_run_at_the_same_time_do_not_exceed_the_budget(tmp_path: P
     assert sorted(run(tmp_path, work, limits)) == ["budget"] * 7 + ["ok"] * 5
 
 
-def test_programs_that_still_run_count_for_their_step_when_it_is_routed_again(tmp_path: Path) -> None:
+def test_programs_that_still_run_count_for_their_step_and_no_other_when_it_is_routed_again(tmp_path: Path) -> None:
     begun, end = asyncio.Queue[None](), asyncio.Event()
 
     async def wait() -> str:
@@ -200,6 +200,8 @@ def test_programs_that_still_run_count_for_their_step_when_it_is_routed_again(tm
         programs = [asyncio.create_task(router.call("r", "execute", {"code": "await notes__wait()"})) for _ in "ab"]
         for _ in programs:
             await begun.get()
+        await router.route(step.model_copy(update={"step": "other"}))
+        assert [(await router.call("r", "plain__direct")).outcome for _ in range(3)] == ["ok"] * 3
         await router.route(step)
         assert (await router.call("r", "plain__direct")).code == "calls_per_step"
         end.set()
