@@ -437,11 +437,12 @@ def _parse_lines(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]
         yield record
 
 
-def summary_of(header: RunHeader, **found: Any) -> RunSummary:
+def summary_of(header: RunHeader, *, is_open: bool, **found: Any) -> RunSummary:
     """Return the summary of a run from its header and other fields (`records`: for a run that is not closed)."""
     if header.head is not None:
         found["records"] = header.head.count
     return RunSummary(
+        state="open" if is_open else "closed" if header.closed else "ended",
         opened=header.opened,
         closed=header.closed or None,
         catalog_revision=header.catalog_revision,

@@ -87,7 +87,7 @@ class PostgresArchive(RunArchive):
             header = self._header_of(run_id, text)
         except CorruptRun as error:
             return RunSummary(state="open" if workers else "unreadable", problem=error.message, **found)
-        return summary_of(header, state="open" if workers else "closed" if header.closed else "ended", **found)
+        return summary_of(header, is_open=bool(workers), **found)
 
     def catalog_json(self, run_id: str, file: str, revision: str) -> Any:
         query = (

@@ -90,8 +90,7 @@ class Archive(RunArchive):
         except (CorruptRun, StorageError) as error:
             self.path(run_id)  # raises UnknownRun: what was deleted meanwhile is not damaged
             return RunSummary(state="unreadable" if pid is None else "open", problem=error.message, **found)
-        state = "open" if pid is not None else "closed" if header.closed else "ended"
-        return summary_of(header, state=state, **found)
+        return summary_of(header, is_open=pid is not None, **found)
 
     def header(self, run_id: str) -> RunHeader:
         path = self.path(run_id) / "run.json"
