@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.core.models.canonical import holds_more_than
+
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
@@ -63,13 +65,7 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
         or any(isinstance(value, str) and len(value) > FEWEST_BYTES for value in top.values())
     ):
         return True
-    todo, count = [top], 1
-    while todo and count <= MAX_VALUES:
-        value = todo.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        count += len(inner)
-        todo += inner
-    return count > MAX_VALUES
+    return holds_more_than(MAX_VALUES - 1, top)
 
 
 def _is_compressed(response: Any) -> bool:

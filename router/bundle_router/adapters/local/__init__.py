@@ -42,7 +42,7 @@ from bundle_router.core.models import (
     ToolContext,
     ToolOutput,
 )
-from bundle_router.core.models.canonical import digest_of, encode
+from bundle_router.core.models.canonical import digest_of, encode, holds_more_than
 from bundle_router.core.tools.transport.tool_servers import EVERYONE, NOWHERE, CallPlace, RawResult, Scope
 from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Diagnostics
@@ -175,13 +175,7 @@ def _holds_many(value: object) -> bool:
     """Return whether it holds more than `MANY_VALUES` values. Counting stops there."""
     if isinstance(value, dict) and _LEAVES.issuperset(map(type, value.values())):
         return len(value) > MANY_VALUES
-    waiting, count = [value], 0
-    while waiting and count <= MANY_VALUES:
-        item = waiting.pop()
-        inner = item.values() if isinstance(item, Mapping) else item if isinstance(item, list | tuple) else ()
-        count += len(inner)
-        waiting.extend(other for other in inner if isinstance(other, Mapping | list | tuple))
-    return count > MANY_VALUES
+    return holds_more_than(MANY_VALUES, value)
 
 
 class LocalSessions:

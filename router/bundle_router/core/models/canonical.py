@@ -53,6 +53,17 @@ def budget_left(value: Any, left: int) -> int:
     return left
 
 
+def holds_more_than(most: int, value: object) -> bool:
+    """Return whether there are more than so many values in a JSON value. Counting stops there."""
+    waiting, count = [value], 0
+    while waiting and count <= most:
+        item = waiting.pop()
+        if isinstance(item, Mapping | list | tuple):
+            count += len(item)
+            waiting.extend(item.values() if isinstance(item, Mapping) else item)
+    return count > most
+
+
 def encode_large(
     value: Any, write: Callable[[Any], str] = encode, order: Callable[..., list[Any]] = sorted, level: int = 0
 ) -> str:
