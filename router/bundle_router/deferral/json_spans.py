@@ -184,12 +184,11 @@ def set_member(text: str, keys: Sequence[str], value: Any) -> str:
 
 def remove_member(text: str, keys: Sequence[str]) -> str:
     """Return the text without the member at `keys`. Raises NotEditable if there is none."""
-    parent = find(text, keys[:-1])
-    at = start_of(text) if not keys[:-1] else parent.start if parent is not None else -1
-    siblings = list(members(text, at)) if at >= 0 and text[at] == "{" else []
-    index = next((i for i, member in enumerate(siblings) if member.key == keys[-1]), None)
-    if index is None:
+    if find(text, keys) is None:
         raise NotEditable(f"{'.'.join(keys)!r} is not in it")
+    at = start_of(text) if (parent := find(text, keys[:-1])) is None else parent.start
+    siblings = list(members(text, at))
+    index = [member.key for member in siblings].index(keys[-1])
     return _cut_item(text, at, [(member.key_start, member.end) for member in siblings], index)
 
 

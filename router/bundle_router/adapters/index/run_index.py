@@ -234,7 +234,7 @@ class RunIndex:
             calls = self._part(connection, "calls", run_id, start, limit + 1)
             seqs = sorted([row["seq"] for row in (*decisions, *calls)])
             end = seqs[limit] if len(seqs) > limit else None
-            last = (end if end is not None else (seqs[-1] + 1 if seqs else 0)) - 1
+            last = end - 1 if end is not None else max(seqs, default=-1)
             bundles = self._rows_between(connection, "bundles", run_id, start, last)
             artifacts = self._rows_between(connection, "artifacts", run_id, start, last)
             subs = self._rows(

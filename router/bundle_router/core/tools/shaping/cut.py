@@ -125,4 +125,6 @@ def _edge_outside(text: str, at: int, *, before: bool) -> int:
     """Return `at`, or the edge of the artifact reference that contains it."""
     opened = text.rfind("[artifact ", max(0, at - 600), at)
     match = _REFERENCE.match(text, opened) if opened >= 0 else None
-    return at if match is None or match.end() <= at else match.start() if before else match.end()
+    if match is None or match.end() <= at:
+        return at
+    return match.start() if before else match.end()

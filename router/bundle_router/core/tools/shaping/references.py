@@ -112,14 +112,14 @@ class References:
             items = [item if _is_plain(item) else self.value(item, depth + 1) for item in value]
             return value if all(map(is_, items, value)) else items
         payload = _payload_key(value)
-        replaced = {
-            key if _is_plain(key) else self.text(key): self._declared_payload(item, value)
-            if key == payload
-            else item
-            if _is_plain(item)
-            else self.value(item, depth + 1)
-            for key, item in value.items()
-        }
+        replaced = {}
+        for key, item in value.items():
+            name = key if _is_plain(key) else self.text(key)
+            if key == payload:
+                item = self._declared_payload(item, value)
+            elif not _is_plain(item):
+                item = self.value(item, depth + 1)
+            replaced[name] = item
         same = all(map(is_, replaced.values(), value.values())) and replaced.keys() == value.keys()
         return value if same else replaced
 
