@@ -317,16 +317,15 @@ async def within_tree(at: CallPorts, call: AdmittedCall) -> AdmittedCall | Resul
 
     def end(wait_s: float) -> Result | None:
         refusal = _over_tree(at, call.state)
-        if refusal is None:
-            return None
         with at.run.lock:
+            if refusal is None or call.call_id not in at.run.fold.open_calls:
+                return None
             return refuse(at.ports, at.run, call, refusal, wait_s)
 
     try:
-        refused = await at.run.on_store(end, lambda made: abandon(at, made or call, ()))
-    except BaseException as ended:
-        if isinstance(ended, RouterError):
-            abandon(at, call, ())
+        refused = await at.run.on_store(end)
+    except BaseException:  # also of a task that was cancelled before its thread began
+        abandon(at, call, ())
         at.run.release()
         raise
     if refused is not None:
