@@ -208,6 +208,26 @@ def test_a_call_whose_end_the_store_did_not_take_is_ended_once_it_does(then: str
         assert [record["outcome"] for record in records(one, "call.finished")] == [ended[0]]
 
 
+def test_a_call_whose_event_loop_was_closed_has_ended_for_another_router_of_the_process() -> None:
+    runs = MemoryRuns()
+
+    async def forever(*_arguments: Any, **_more: Any) -> Any:
+        await asyncio.Event().wait()
+
+    with worker(runs) as one, worker(runs) as other:
+        one.route_sync(step())
+        one.fakes.sessions.call = forever  # type: ignore[method-assign]  # a fake with another behaviour
+        call = one.call("r", "s.once", {}, key="k")
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(call)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # that it is left undone is what is tested
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        call.close()
+        again = asyncio.wait_for(other.call("r", "s.once", {}, key="k"), 300)
+        assert asyncio.run(again).outcome == "cancelled"
+
+
 @pytest.mark.parametrize("was_written", [True, False])
 def test_a_call_whose_start_was_not_confirmed_is_made_by_the_retry(
     monkeypatch: pytest.MonkeyPatch, was_written: bool

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -85,6 +86,15 @@ def _may_end(run: OpenRun, call: KeyedCall) -> bool:
     return its_run is not None and not its_run.ended and run.runs.store.is_alive(call.writer)
 
 
+def _will_end(run: OpenRun, call: KeyedCall) -> bool:
+    """Do as `_may_end`, after recording the end that a closed event loop left here. Blocks."""
+    ours = _BEGUN.get(call.writer)
+    if ours is not None and (its_run := ours.get(call.call_id)) is not None and its_run.abandoned:
+        with suppress(RouterError):
+            its_run.under_lock_sync(lambda _: None)
+    return _may_end(run, call)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyTaken:
     """The key of a call is taken: its last attempt, and whether that attempt was of the tool that is called now."""
@@ -110,7 +120,7 @@ async def call_once(
         if (seq := call.finished) is not None:
             line = await at.run.under_lock(lambda _: at.run.log.record(seq))
             return result_of(CallFinished.from_json(line), idempotent=is_idempotent(call.name), again=True)
-        if not await asyncio.to_thread(_may_end, at.run, call):
+        if not await asyncio.to_thread(_will_end, at.run, call):
             if is_idempotent(call.name):
                 continue  # it died since we looked: made again
             ended = await at.run.under_lock(partial(_end_unknown, at, request.key, call))
