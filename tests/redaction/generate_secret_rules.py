@@ -8,7 +8,7 @@ What is done to a rule, and why:
    space or a semicolon ends one; in a log also a comma, a bracket or an ampersand does.
 2. It gets a *probe*: a looser regex that matches wherever the rule could, with counted repetitions cut short so that
    all probes fit one small automaton. A text that no probe matches holds no hit of any rule.
-3. The rules of the form `name … = value` (some hundred) share one probe.
+3. The rules of the form `name … = value` (some hundred) share one probe, which is only looked for behind a name.
 4. Entropy thresholds stay where the shape alone is weak. A rule with a prefix of its own (`ghp_`) drops its threshold:
    redacting a made-up `ghp_xxxx…` harms nobody, letting a real token through does.
 5. A token may also begin and end at `_`, as in `my_TOKEN_key`, where no word does.
@@ -31,13 +31,17 @@ TARGET = ROOT / "router/bundle_router/adapters/redaction/gitleaks.json"
 
 NAME = re.compile(r"\[\\w\.-\]\{0,50\}\?(?:\(\?i:\[\\w\.-\]\{0,50\}\?)?(\(\?:.*?\))\(\?:\[ \\t\\w\.-\]\{0,20\}\)")
 VALUE = r"""(?:[\w.=+/-]{10}|(?i:[0-9a-f]{8}):|[0-9]{5,16}:A|"[a-z0-9=_-]{8})"""
-ASSIGNMENT = r"""(?i:NAMES)[ \t\w.-]*[\s'"]*[=>:|?,][=>:|\x60'"\s]*"""
+ASSIGNMENT = r"""[ \t\w.-]*[\s'"]*[=>:|?,][=>:|\x60'"\s]*"""
 
 WEAK_SHAPES = {"vault-service-token", "sourcegraph-access-token", "facebook-access-token", "curl-auth-user"}
 """Rules without a prefix of their own that keep their entropy threshold."""
 
 PROBES = {
-    # `.*` over several lines, bare hex runs and cut counts make poor probes: these are the parts that are always there.
+    # `.*` over several lines, bare runs and cut counts make poor probes: these are the parts that are always there.
+    "azure-ad-client-secret": r"[0-9]Q~[a-zA-Z0-9_~.-]{8}",
+    "hashicorp-tf-api-token": r"\.atlasv1\.",
+    "maxmind-license-key": "[A-Za-z0-9]_mmk",
+    "microsoft-teams-webhook": r"\.webhook\.office\.com/webhookb2/",
     "sourcegraph-access-token": r"(?i:sgp_|sourcegraph)",
     "curl-auth-header": r"\bcurl\b[\s\S]*[ \t\n\r](?:-H|--header)",
     "curl-auth-user": r"\bcurl\b[\s\S]*[ \t\n\r](?:-u|--user)",
@@ -133,11 +137,13 @@ def generated(source: bytes) -> dict[str, Any]:
             }
         )
     shared = config["allowlist"]
+    any_name = f"(?i:{'|'.join(sorted(names))})"
     return {
         "source": "gitleaks.toml of the gitleaks project, MIT licence: see gitleaks.LICENSE",
         "sha256": hashlib.sha256(source).hexdigest(),
         "allow": [{"target": "secret", "regexes": shared["regexes"], "stopwords": sorted(shared["stopwords"])}],
-        "probes": [ASSIGNMENT.replace("NAMES", "|".join(sorted(names))) + VALUE, *probes],
+        "names": any_name,
+        "probes": [any_name + ASSIGNMENT + VALUE, *probes],
         "rules": rules,
     }
 

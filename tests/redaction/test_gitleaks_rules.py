@@ -1,4 +1,4 @@
-"""Every rule of gitleaks is at work: samples made from its own regex are found, whatever was done to make it fast."""
+"""Every rule is at work: samples made from its own regex are found, whatever was done to make it fast."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import string
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.redaction.detection import RuleBook
 from bundle_router.adapters.redaction.encodings import pattern
+from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape
 
 from tests.profiles import rounds
 
@@ -116,6 +118,19 @@ def test_a_rule_redacts_samples_of_its_own_regex(rule: dict[str, Any], redactor:
         assert not redactor.are_clean([text]), text  # no probe is narrower than its rule
         redacted += redactor.redact(text) != text
     assert redacted
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape.id))
+def test_the_probe_of_a_shape_and_its_gate_match_samples_of_the_shape(shape: SecretShape, book: RuleBook) -> None:
+    chance = random.Random(shape.regex)
+    samples = (sample(shape.regex, chance).encode() for _ in range(4_000))
+    holding = list(islice(filter(partial(_holds_a_secret, shape), samples), rounds(20)))
+    assert holding
+    assert [data for data in holding if (shape.probe or shape.regex) not in book.matching(data)] == []
+
+
+def _holds_a_secret(shape: SecretShape, data: bytes) -> bool:
+    return any(end > 0 for found in pattern(shape.regex).spans(data) for _, end in found[1:])
 
 
 KEY = "service_api_key = '{}'"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,36 @@ def test_names_and_digests_that_records_are_full_of_are_passed_over_at_once(name
 )  # fmt: skip
 def test_ordinary_code_is_passed_over_at_once(text: str) -> None:
     assert SecretRedactor({}).are_clean([text])
+
+
+_GROWTH = """
+import sysconfig
+from pathlib import Path
+from bundle_router.adapters.redaction import SecretRedactor, encodings
+
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) // 1024
+
+encodings.SET_MEMORY = 1 << 30
+redactor, read = SecretRedactor(), 0
+redactor.are_clean(["x"])
+before = resident()
+for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+    if read < 6_000_000 and "site-packages" not in path.parts:
+        text = path.read_text("utf-8", "replace")
+        redactor.are_clean([text[:200_000]])
+        read += len(text)
+print(read, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_source_code_makes_few_states_of_the_automata() -> None:
+    """Each new state costs time, and beyond the automata's memory all are made anew. Six megabytes took 86, now 14."""
+    done = subprocess.run([sys.executable, "-c", _GROWTH], check=True, capture_output=True, text=True)
+    read, grown = map(int, done.stdout.split())
+    assert read > 6_000_000
+    assert grown < 32, "megabytes of states, without a bound"
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: f"{tool['server']}.{tool['tool']}")

@@ -155,7 +155,9 @@ class SecretRedactor:
 
 def _is_suspicious(rules: RuleBook, data: bytes) -> bool:
     """Return whether any probe matches the text, or its unescaped form. False: there is nothing to redact."""
-    return bool(rules.matching(data) or (b"\\" in data and rules.matching(unescape_quickly(data))))
+    if rules.may_match(data) and rules.matching(data):
+        return True
+    return b"\\" in data and bool(rules.may_match(bare := unescape_quickly(data)) and rules.matching(bare))
 
 
 def _merge_hits(hits: list[SecretHit], data: bytes) -> list[SecretHit]:

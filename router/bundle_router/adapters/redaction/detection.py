@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property, lru_cache, partial
 from math import log2
 from pathlib import Path
@@ -20,14 +20,12 @@ from typing import Any, Final, NamedTuple
 from bundle_router.adapters.redaction import encodings
 from bundle_router.adapters.redaction.encodings import PatternSet, literal, pattern
 from bundle_router.adapters.redaction.field_names import NAME_ENDS, is_secret_name
-from bundle_router.adapters.redaction.shapes import SHAPES, SecretShape, is_long_token
+from bundle_router.adapters.redaction.shapes import SHAPES, STRUCTURE, STRUCTURES, SecretShape, is_long_token
 from bundle_router.dataclass import dataclass, replace
 
 _QUOTED: Final = re.compile(rb"""(?s)(?P<quote>["'`])(?P<text>.+)(?P=quote)""")
-PROOF: Final = b"ghp_" + b"0aB1" * 9
-"""A token that every automaton must find: RE2 reports no match when it runs out of memory."""
-KEPT: Final = -1
-"""The number of the probe of values that are kept later."""
+PROOF: Final = b'"token": "ghp_%b\n0aB1=+"' % (b"0aB1" * 12)
+"""A text in which every automaton must find something: RE2 reports no match when it runs out of memory."""
 MAX_LAYERS: Final = 3
 """Maximum nested encodings in which a secret is searched for."""
 NAMED_STRUCTURE: Final = rf"""(?i)(?:{NAME_ENDS})[\s_.-]*"\s*(?::\s*["\[0-9-]|[,}}])"""
@@ -43,30 +41,16 @@ class SecretHit(NamedTuple):
     label: str
 
 
-class Keywords:
-    """Tells which keywords of the rules occur in a text, ignoring case. Compiled when a probe first matches."""
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self._words = tuple(set(words))
-
-    @cached_property
-    def _set(self) -> PatternSet:
-        return PatternSet([literal(word) for word in self._words])
-
-    def within(self, data: bytes) -> frozenset[str]:
-        return frozenset(self._words[index] for index in self._set.matching(data.lower()) or ())
-
-
 class ProbedText:
-    """One text that matched some probe."""
+    """One text that matched some probe, and which of the rules' keywords occur in it, ignoring case."""
 
-    def __init__(self, data: bytes, keywords: Keywords) -> None:
+    def __init__(self, data: bytes, words: PatternSet) -> None:
         self.data = data
-        self._keywords = keywords
+        self._words = words
 
     @cached_property
     def keywords(self) -> frozenset[str]:
-        return self._keywords.within(self.data)
+        return frozenset(self._words.matching(self.data.lower()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +152,16 @@ class _SharedRules:
     """The rules that do not depend on known values: created once per process."""
 
     probes: tuple[str, ...]
-    finders: Mapping[int, list[Finder]]
-    keywords: Keywords
+    behind: Mapping[str, PatternSet]
+    finders: Mapping[str, list[Finder]]
+    words: PatternSet
     labels: frozenset[str]
 
 
 @cache
 def _shared_rules() -> _SharedRules:
     loaded: dict[str, Any] = json.loads(Path(__file__).with_name("gitleaks.json").read_text(encoding="utf-8"))
-    probes: list[str] = list(loaded["probes"])
-    finders: dict[int, list[Finder]] = {}
+    finders: dict[str, list[Finder]] = {}
     shared = _allowances(loaded["allow"])
     for rank, entry in enumerate(loaded["rules"], start=1):
         rule = GitleaksRule(
@@ -185,89 +169,89 @@ def _shared_rules() -> _SharedRules:
             regex=entry["regex"],
             group=entry["group"],
             entropy=entry["entropy"],
-            keywords=frozenset(entry["keywords"]),
+            keywords=frozenset(map(literal, entry["keywords"])),
             allow=_allowances(entry["allow"]) + (shared if entry["assignment"] else ()),
             # Generic rules rank last: their names say least about the secret.
             rank=rank if entry["id"] != "generic-api-key" else 10_000,
         )
         for probe in entry["probes"]:
-            finders.setdefault(probe, []).append(rule.hits)
+            finders.setdefault(loaded["probes"][probe], []).append(rule.hits)
     for rank, shape in enumerate(SHAPES, start=1_000):
-        finders[len(probes)] = [ShapeRule(shape, rank).hits]
-        # A probe may match more than its shape. Without upper bounds the automaton is a third as large.
-        probes.append(shape.probe or re.sub(r"\{0,\d{3,}\}", "*", shape.regex))
-    keywords = Keywords(word for entry in loaded["rules"] for word in entry["keywords"])
+        finders.setdefault(shape.probe or shape.regex, []).append(ShapeRule(shape, rank).hits)
+    structures = [shape.probe or shape.regex for shape in STRUCTURES]
+    behind = {
+        loaded["names"]: PatternSet(loaded["probes"][:1]),
+        STRUCTURE: PatternSet(structures),
+        encodings.LINE_END: PatternSet([encodings.FOLDED]),
+        encodings.PLUS: PatternSet([encodings.FORM]),
+    }
+    words = PatternSet({literal(word) for entry in loaded["rules"] for word in entry["keywords"]})
     labels = frozenset([rule["id"] for rule in loaded["rules"]] + [shape.id for shape in SHAPES])
-    return _SharedRules(tuple(probes), finders, keywords, labels)
+    apart = {loaded["probes"][0], *structures}
+    probes = {*finders, NAMED_STRUCTURE, encodings.ESCAPED, encodings.BASE64_TEXT} - apart
+    return _SharedRules(tuple(sorted(probes)), behind, finders, words, labels)
 
 
 def _known_values(values: encodings.Values, text: ProbedText) -> Iterator[SecretHit]:
     return (SecretHit(at, end, 0, by) for at, end, by in values.found(text.data))
 
 
-Matching = Callable[[bytes], list[int] | None]
-"""Returns the numbers of the probes that match a text, if any does."""
-
-
-class KeptValues:
-    """Values that are kept while the program runs (label by value), beside a book's probes."""
-
-    def __init__(self, kept: Mapping[str, str], of_book: Matching) -> None:
-        self._values = encodings.Values(kept)
-        self._of_book = of_book
-        self._begins = PatternSet([self._values.beginnings]).matching
-        self.labels = self._values.labels
-
-    def matching(self, data: bytes) -> list[int] | None:
-        found = self._of_book(data)
-        return [*(found or ()), KEPT] if self._begins(data) else found
-
-    def hits(self, text: ProbedText) -> Iterator[SecretHit]:
-        return _known_values(self._values, text)
-
-
 @dataclass(frozen=True, slots=True)
 class RuleBook:
-    """All rules and known values, with the numbers of their probes. Threads may share it."""
+    """All rules and known values, by their probes. Threads may share it.
 
-    matching: Matching
+    The states of an automaton are combinations of what its patterns are in the middle of, and each new one costs time.
+    So those that stay there long have others, `behind` a gate: a shorter pattern that matches wherever they do.
+    """
+
+    may_match: Callable[[bytes], object]
+    """Returns nothing that is true if no probe matches, by the automaton alone, without any Python."""
     labels: frozenset[str]
-    _finders: Mapping[int, list[Finder]]
-    _keywords: Keywords
-    _form: int
-    _folded: int
-    _base64: int
+    _finders: Mapping[str, list[Finder]]
+    _words: PatternSet
+    _together: tuple[PatternSet, ...]
+    _behind: Mapping[str, PatternSet]
 
     @staticmethod
     @lru_cache(8)
     def of(known: frozenset[tuple[str, str]]) -> RuleBook:
         """Return the book of these values with their labels, behind one probe: one for the whole process."""
         shared, values = _shared_rules(), encodings.Values(dict(known))
-        probes, finders = list(shared.probes), dict(shared.finders)
+        probes, finders, behind = [*shared.probes, *shared.behind], shared.finders, shared.behind
         if values.labels:  # known values rank before any rule
-            finders[len(probes)] = [partial(_known_values, values)]
-            probes.append(values.regex)
-        probes += (NAMED_STRUCTURE, encodings.ESCAPED, encodings.FORM, encodings.FOLDED, encodings.BASE64_TEXT)
-        matching, last = PatternSet(probes).matching, len(probes) - 1
-        if not matching(PROOF):
-            raise RuntimeError("the redaction automaton does not find a known token; it may lack memory")
-        return RuleBook(matching, shared.labels | values.labels, finders, shared.keywords, last - 2, last - 1, last)
+            probes, finders = [*probes, values.regex], {**finders, values.regex: [partial(_known_values, values)]}
+        together = PatternSet(probes)
+        if not all(automaton.matching(PROOF) for automaton in (together, *behind.values())):
+            raise RuntimeError("a redaction automaton does not find a known token; it may lack memory")
+        labels = shared.labels | values.labels
+        return RuleBook(together.automaton.Match, labels, finders, shared.words, (together,), behind)
 
     def keeping(self, kept: Mapping[str, str]) -> RuleBook:
         """Return this book with more known values, over the same automaton."""
-        values = KeptValues(kept, self.matching)
+        values = encodings.Values(kept)
         if not values.labels:
             return self
-        finders: Mapping[int, list[Finder]] = {**self._finders, KEPT: [values.hits]}
-        return replace(self, matching=values.matching, labels=self.labels | values.labels, _finders=finders)
+        begins = PatternSet([values.beginnings])
+        return replace(
+            self,
+            may_match=lambda data: self.may_match(data) or begins.automaton.Match(data),
+            labels=self.labels | values.labels,
+            _finders={**self._finders, values.beginnings: [partial(_known_values, values)]},
+            _together=(*self._together, begins),
+        )
+
+    def matching(self, data: bytes) -> list[str]:
+        """Return the probes that match, unordered."""
+        found, behind = [probe for part in self._together for probe in part.matching(data)], self._behind
+        return [one for probe in found for one in (behind[probe].matching(data) if probe in behind else (probe,))]
 
     def hits(self, data: bytes) -> list[SecretHit]:
         """Return every secret in the text, in no order; they may overlap."""
         return list(self._search(data, MAX_LAYERS, _Budget(16 * len(data) + 65_536)))
 
     def _search(self, data: bytes, layers: int, budget: _Budget) -> Iterator[SecretHit]:
-        candidates = self.matching(data) or ()
-        text = ProbedText(data, self._keywords)
+        candidates = self.matching(data)
+        text = ProbedText(data, self._words)
         for probe in candidates:
             for finder in self._finders.get(probe, ()):
                 yield from finder(text)
@@ -279,14 +263,14 @@ class RuleBook:
                     start, end = view.origin(hit.start, hit.end)
                     yield SecretHit(start, end, hit.rank, hit.label)
 
-    def _views(self, data: bytes, candidates: Collection[int]) -> Iterator[encodings.View]:
+    def _views(self, data: bytes, candidates: Collection[str]) -> Iterator[encodings.View]:
         if encodings.ESCAPE.search(data):
             yield encodings.unescaped(data)
-        if self._form in candidates:
+        if encodings.FORM in candidates:
             yield encodings.unescaped_form(data)
-        if self._folded in candidates:
+        if encodings.FOLDED in candidates:
             yield encodings.unfolded(data)
-        if self._base64 in candidates:
+        if encodings.BASE64_TEXT in candidates:
             yield from encodings.base64_decoded(data)
 
 

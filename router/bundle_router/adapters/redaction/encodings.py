@@ -11,9 +11,9 @@ import binascii
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from bundle_router.dataclass import dataclass
@@ -22,9 +22,8 @@ from bundle_router.tools.expressions import compile_expression, compile_set
 # Expressions over bytes. Latin-1 mode matches bytes one by one: UTF-8 text keeps its meaning, the automata stay small,
 # and bytes that are not UTF-8 (a cut character) can be searched too.
 
-SET_MEMORY: Final = 128 * 1024 * 1024
-"""Maximum bytes of a set's automaton, which grows as texts need it: 33 MB for a megabyte of source code, all for four.
-A text that needs more has its states made anew, and is processed a hundred times as slowly."""
+SET_MEMORY: Final = 32 * 1024 * 1024
+"""Maximum bytes of a set's automaton, which grows as texts need it. One that needs more has its states made anew."""
 
 
 class Pattern:
@@ -65,27 +64,33 @@ def literal(data: str | bytes) -> str:
 
 
 class PatternSet:
-    """Many patterns as one automaton, which tells in one pass which of them occur in a text."""
+    """Many patterns as one automaton, which tells in one pass which of them occur in a text. Made on first use."""
 
-    __slots__ = ("matching",)
+    def __init__(self, regexes: Iterable[str]) -> None:
+        self._regexes = list(regexes)
 
-    def __init__(self, regexes: list[str]) -> None:
-        compiled = compile_set([regex.encode() for regex in regexes], max_bytes=SET_MEMORY)
-        self.matching: Callable[[bytes], list[int] | None] = compiled.Match
-        """Returns the indexes of the patterns that occur, unordered; None if none does."""
+    @cached_property
+    def automaton(self) -> Any:
+        return compile_set([regex.encode() for regex in self._regexes], max_bytes=SET_MEMORY)
+
+    def matching(self, data: bytes) -> list[str]:
+        """Return the patterns that occur, unordered."""
+        found = self.automaton.Match(data)
+        return [self._regexes[index] for index in found] if found else []
 
 
 ESCAPED: Final = r"""(?:%|\\x)[0-9A-Fa-f]{2}|\\(?:u00[0-7][0-9A-Fa-f]|["\\/])|\x1b\[[0-9;]*[A-Za-z]"""
 """Escapes that can hide a secret in any text. Other escapes matter only if a secret begins right after them."""
+PLUS: Final = r"[\w.*~%=-]\+"
 FORM: Final = r"=[\w.*~%-]*\+"
-"""A form parameter, in which `+` means a space."""
+"""A form parameter, in which `+` means a space. It ends with a `PLUS`."""
 _GROUP: Final = r"[CDI-Za-f][AC-HQS-Xgi-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]"
 BASE64_TEXT: Final = rf"(?:{_GROUP}){{4}}"
 """Base64 of printable ASCII. The high bits of ASCII restrict the characters at each place of a group of four. This
 tells it from digests, identifiers and pictures, and shows where the groups begin."""
 BASE64_RUN: Final = r"[A-Za-z0-9+/_-]{16,}"
-FOLDED: Final = r"[A-Za-z0-9+/_-]{48,}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
-
+LINE_END: Final = r"[A-Za-z0-9+/_-]{3}(?:\r?\n|\\n)[ \t]*[A-Za-z0-9+/_-]{4}"
+FOLDED: Final = rf"[A-Za-z0-9+/_-]{{45,}}{LINE_END}"
 WRITTEN: Final = r"[\t\n\r -~]{12,}"
 
 ESCAPE: Final = re.compile(rb'(?:%|\\x)([0-9A-Fa-f]{2})|\\(?:u([0-9A-Fa-f]{4})|(["\\/bfnrt]))|\x1b\[[0-9;]*[A-Za-z]')

@@ -88,7 +88,7 @@ _PARAMETER = (
     r"|[\w.-]*secret|passw(?:or)?d|pwd|pass|authorization|x-(?:amz|goog)-signature|[\w-]*private[_-]?key"
 )
 
-_STRUCTURAL: Final = (
+STRUCTURES: Final = (
     SecretShape(
         "authorization-header",
         rf"""(?i)authorization{_OPERATOR}{_SCHEMES}[ \t:=]+(?:token=)?["']?({_MADE}{{4,}})""",
@@ -145,11 +145,19 @@ _STRUCTURAL: Final = (
         # The end may have been cut off: then everything that can be part of the key is redacted.
         r"""(?i)-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----((?:[A-Za-z0-9+/=\s:,.\\]|-[A-Za-z0-9 ])*)""",
         lambda value: bool(value.strip()),
+        probe=r"(?i)-----BEGIN[ A-Z0-9_-]*PRIVATE KEY",
     ),
 )
+STRUCTURE: Final = (
+    rf"""(?i)authorization|cookie|-----BEGIN|brk_|(?:bearer|basic)[ \t]|://{_USER_OR_SIGN}*@"""
+    rf"""|@(?:(?:tcp|unix)\(|[\w.-]+:\d\d)|[?&](?:{_WEAK_PARAMETER})="""
+    r"""|(?:passw(?:or)?d|passphrase|passcode|secret|credentials?|token|key|pass|pwd|signature|jsessionid|phpsessid"""
+    r"""|connect\.sid)["'`=: \t]"""
+)
+"""Matches wherever one of these does: their names, before what may follow them."""
 _CHECKS: Final = {"value": is_value, "token": is_token, "long": is_long_token, "mixed": is_mixed_token}
 TOKEN_SHAPES: Final = tuple(
     SecretShape(row["id"], row["regex"], _CHECKS[row.get("check", "value")], probe=row.get("probe", ""))
     for row in json.loads(Path(__file__).with_name("token_shapes.json").read_text(encoding="utf-8"))["rows"]
 )
-SHAPES: Final = (*_STRUCTURAL, *TOKEN_SHAPES)
+SHAPES: Final = (*STRUCTURES, *TOKEN_SHAPES)
