@@ -104,11 +104,25 @@ def others_server(kind: str) -> Iterator[str]:
             process.terminate()
 
 
+@pytest.fixture(scope="module")
+def sdks_server() -> Iterator[str]:
+    with others_server("sdk") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def npms_server() -> Iterator[str]:
+    with others_server("npm") as url:
+        yield url
+
+
 BOTH_PATHS = [*((revision, "") for revision in CASES), ("2026-07-28", BY_THE_SDK)]
 
 
 @pytest.mark.parametrize(("revision", "accept"), BOTH_PATHS)
-def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(tmp_path: Path, revision: str, accept: str) -> None:
+def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(
+    tmp_path: Path, sdks_server: str, revision: str, accept: str
+) -> None:
     """It asks its client in the middle of a call, which only the handshake era knows."""
     program, names = node(), required(revision)
 
@@ -116,13 +130,12 @@ def test_the_scenarios_pass_in_front_of_the_sdks_own_server_too(tmp_path: Path, 
         async with front(relay.endpoint.port, relay.endpoint.key, accept) as port:
             return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
 
-    with others_server("sdk") as url:
-        passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=url))
+    passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=sdks_server))
     assert {name for name in names if not passed.get(name)} == set()
 
 
 @pytest.mark.parametrize("revision", CASES)
-def test_what_npms_server_passes_itself_passes_in_front_of_it(tmp_path: Path, revision: str) -> None:
+def test_what_npms_server_passes_itself_passes_in_front_of_it(tmp_path: Path, npms_server: str, revision: str) -> None:
     """It has other tools than the scenarios call, and speaks the handshake era alone: it passes few by itself."""
     program, names = node(), required(revision)
 
@@ -130,9 +143,8 @@ def test_what_npms_server_passes_itself_passes_in_front_of_it(tmp_path: Path, re
         async with front(relay.endpoint.port, relay.endpoint.key) as port:
             return await outcomes(program, revision, f"http://127.0.0.1:{port}/mcp/runs/r", tmp_path)
 
-    with others_server("npm") as url:
-        alone = asyncio.run(outcomes(program, revision, url, tmp_path))
-        passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=url))
+    alone = asyncio.run(outcomes(program, revision, npms_server, tmp_path))
+    passed: Any = relayed(tmp_path, work, LIMIT_S, every=Entry(url=npms_server))
     assert any(alone.get(name) for name in names)
     assert {name for name in names if alone.get(name) and not passed.get(name)} == set()
 
