@@ -127,9 +127,6 @@ def profile(plan: SandboxPlan, root: str) -> str:
 
 
 def _rule(what: str, kind: str, paths: Iterable[str]) -> str:
-    places = "".join(f"\n  ({kind} {_quote_path(path)})" for path in dict.fromkeys(paths))
+    escaped = (path.replace("\\", "\\\\").replace('"', '\\"') for path in dict.fromkeys(paths))
+    places = "".join(f'\n  ({kind} "{path}")' for path in escaped)
     return f"({what}{places})\n" if places else ""
-
-
-def _quote_path(path: str) -> str:
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
