@@ -343,6 +343,22 @@ def test_a_refused_call_binds_no_key() -> None:
         assert router.call_sync("r", "s.once", {}, key="k").ok
 
 
+def test_a_router_is_closed_after_one_wait_for_a_database_that_is_away_whatever_runs_it_has() -> None:
+    tried: list[str] = []
+
+    def away(operation: str, run_id: str) -> None:
+        tried.append(run_id)
+        raise full("unreachable")
+
+    router = worker(MemoryRuns())
+    for number in range(5):
+        router.route_sync(step(f"r-{number}"))
+    router.fakes.store.before = away
+    with pytest.raises(StorageError):
+        router.close_sync()
+    assert len(tried) == 1
+
+
 # --- decisions that are named, and branches ------------------------------------------------------------------------
 
 

@@ -510,6 +510,8 @@ class RunTable:
                 run.close()
             except RouterError as trouble:  # the other runs still want to be let go of
                 troubles.append(trouble)
+                if isinstance(trouble, StorageError) and trouble.kind == "unreachable":
+                    break  # each would wait for the database as long; it lets go of them as its sessions end
         if troubles:
             raise troubles[0]
 
