@@ -311,6 +311,20 @@ def test_an_answer_of_many_values_keeps_nobody_busy_and_a_long_text_may_be_in_it
     assert spent < 3, "some 0.02 s; ten by what litellm says of each value"
 
 
+@pytest.mark.parametrize("field", ["role", "name", "prompt_tokens", "model", "array"])
+def test_a_long_text_where_none_belongs_keeps_nobody_busy(opened: Opened, ask: Ask, field: str) -> None:
+    whole: Any = json.loads(completion(choice("a.one")))
+    place = {"prompt_tokens": whole["usage"], "model": whole}.get(field, whole["choices"][0]["message"])
+    place[field] = "x y " * 200_000
+    with ScriptedServer([body(json.dumps([whole] if field == "array" else whole).encode())]) as server:
+        selector = opened(server.base_url, max_output_tokens=16_000)
+        began = time.process_time()
+        reply = ask(selector)
+        spent = time.process_time() - began
+    assert reply.failure == "upstream_error"
+    assert spent < 1.5, "some 0.03 s; three and more by litellm's expressions"
+
+
 def test_half_a_character_in_an_answer_does_not_spoil_the_second_call(opened: Opened, ask: Ask) -> None:
     with ScriptedServer([says("no \ud800 JSON"), says(choice("b.two"))]) as server:
         assert ids(ask(opened(server.base_url))) == ("b.two",)

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,6 +145,19 @@ def test_unsound_vectors_are_found_out(opened: Opened, act: Act) -> None:
     with ScriptedServer([act]) as server:
         made = opened(server).embed(["one", "three"], timeout_s=60)
     assert made.failure is not None or fault_in(made.vectors, 2)
+
+
+@pytest.mark.parametrize("field", ["model", "error", "note"])
+def test_a_long_text_beside_vectors_keeps_nobody_busy(opened: Opened, field: str) -> None:
+    row = {"object": "embedding", "index": 0, "embedding": [0.1] * 200_000}
+    whole = {"object": "list", "data": [row], "model": "m", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    acts = [body(json.dumps(one).encode()) for one in (whole, {**whole, field: "x y " * 500_000})]
+    with ScriptedServer(acts) as server:
+        embedder = opened(server)
+        assert len(embedder.embed(("a",), timeout_s=60).vectors[0]) == 200_000, "vectors may be long"
+        began = time.process_time()
+        assert embedder.embed(("a",), timeout_s=60).failure is not None
+        assert time.process_time() - began < 1.5, "some 0.05 s; 5.6 by litellm's expressions"
 
 
 def test_who_is_closed_asks_nobody(opened: Opened) -> None:

@@ -105,14 +105,10 @@ class RelayedRequest:
     client: Client
     made: list[object] = field(default_factory=list)
 
-    @property
-    def _passed_servers(self) -> PassthroughServers:
-        return passed_through(self.state)
-
     async def carry_out(self, method: str, params: Mapping[str, Any]) -> ServerReply:
         """Return the answer for the client."""
         feature = FEATURES.get(method)
-        servers = self._passed_servers.of(feature) if feature is not None and self.servers is not None else ()
+        servers = passed_through(self.state).of(feature) if feature is not None and self.servers is not None else ()
         if not servers:
             return _error(METHOD_NOT_FOUND, "Method not found")
         if method in LISTS:
@@ -122,7 +118,7 @@ class RelayedRequest:
 
     async def follow(self, uri: str, updated: Callable[[], None]) -> Callable[[], None] | ServerReply:
         """Call `updated`, from any thread, when the resource changes. Return what ends this, or the error."""
-        servers = self._passed_servers.of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
+        servers = passed_through(self.state).of(CHANGED.get(uri, "resources")) if self.servers is not None else ()
         if uri in CHANGED and self.servers is not None:
             return await self._follow_lists(servers, uri, updated)
         owner = await self._owner(servers, uri) if servers else None

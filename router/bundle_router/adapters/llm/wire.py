@@ -6,7 +6,7 @@ Rules:
 2. Of an answer no more is read than its tokens can need (`bytes_for`; for vectors, the bytes that the caller allows);
    then the connection is closed. Compressed answers are neither requested nor accepted, so that bytes on the wire are
    bytes in memory. A completion of many values, or with long ones around the text, is refused before litellm sees it,
-   which spends a millisecond on each invalid value, and seconds on long names and errors (`is_overloaded`).
+   which spends a millisecond on each invalid value, and seconds on long names and errors (`is_overloaded`, `VECTOR`).
 3. Of an error's text `MAX_ERROR_BYTES` are read, and none of a compressed one. Its status is enough, and litellm
    searches the text with more than a hundred expressions, which takes ten seconds a megabyte.
 
@@ -16,11 +16,10 @@ It uses aiohttp's extension points: `TraceConfig.on_request_start` and `response
 from __future__ import annotations
 
 import json
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from bundle_router.core.models.canonical import holds_more_than
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -33,6 +32,8 @@ characters, all escaped, is 24 bytes. litellm's work on some fields is quadratic
 MAX_ERROR_BYTES: Final = 8_192
 MAX_VALUES: Final = 500
 """Maximum values in the JSON of a completion, whose text is one of some fifty; of vectors, maximum objects."""
+VECTOR: Final = re.compile(rb"\[[-+.0-9eE,\s]*\]")
+LONG_TEXTS: Final = ("content", "arguments", "refusal", "text", "reasoning", "reasoning_content", "thinking", "data")
 MAX_CONNECTIONS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 
@@ -60,12 +61,17 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
         top = json.loads(answer)
     except (ValueError, RecursionError):
         return False  # litellm refuses it at once
-    if isinstance(top, dict) and (
-        ("error" in top and len(answer) > MAX_ERROR_BYTES)
-        or any(isinstance(value, str) and len(value) > FEWEST_BYTES for value in top.values())
-    ):
+    if (not isinstance(top, dict) or "error" in top) and len(answer) > MAX_ERROR_BYTES:
         return True
-    return holds_more_than(MAX_VALUES - 1, top)
+    todo, count = [("", top)], 1
+    while todo and count <= MAX_VALUES:
+        name, value = todo.pop()
+        if max(len(name), len(value) if isinstance(value, str) and name not in LONG_TEXTS else 0) > FEWEST_BYTES:
+            return True
+        inner = value if isinstance(value, dict | list) else ()
+        count += len(inner)
+        todo += inner.items() if isinstance(inner, dict) else ((name, one) for one in inner)
+    return count > MAX_VALUES
 
 
 def _is_compressed(response: Any) -> bool:
@@ -102,7 +108,8 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                     if is_error:
                         return bytes(answer[:limit])
                     raise aiohttp.ClientPayloadError(f"the answer is longer than {max_bytes} bytes")
-            if not is_error and (answer.count(b"{") > MAX_VALUES if vectors else is_overloaded(answer)):
+            many = max(map(answer.count, b"{[")) > MAX_VALUES if vectors else is_overloaded(answer)
+            if not is_error and (many or (vectors and len(VECTOR.sub(b"", answer)) > FEWEST_BYTES)):
                 raise aiohttp.ClientPayloadError("the answer has more values, or longer ones, than it needs")
             return bytes(answer)
 

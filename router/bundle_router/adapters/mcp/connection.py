@@ -127,7 +127,9 @@ class Connection:
                 self._wire.note_era(session.listens_to)
                 session.is_own = self._wire.stateful
                 session.carrier = self._wire.carrier(self._on_change, is_modern=session.is_modern)
-                self.identity = _identity(session)
+                info = session.server_info
+                named = (info.name, info.version) if info else ("", "")
+                self.identity = Identity(*named, session.protocol_version or "", session.instructions or "")
                 if not self._ready.done():
                     self._ready.set_result(session)
                 await self._until_stopped(session)
@@ -138,14 +140,14 @@ class Connection:
     async def _until_stopped(self, session: sdk.RawSession) -> None:
         """Wait for `close` or the connection's end; meanwhile follow the changes that the server announces."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
-        following = loop.create_task(self._follow(session)) if session.is_modern and session.announces_changes else None
+        ends = [loop.create_task(self._stop.wait()), loop.create_task(session.dispatcher.ended.wait())]
+        tasks = [*ends, loop.create_task(self._follow(session))] if session.announces_changes else ends
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*tasks, *([following] if following else [])):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *([following] if following else []), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, session: sdk.RawSession) -> None:
         while True:
@@ -295,16 +297,6 @@ class Connection:
         if late:
             owner.cancel()
             await asyncio.wait((owner,), timeout=self._bounds.close_s)
-
-
-def _identity(session: sdk.RawSession) -> Identity:
-    info = session.server_info
-    return Identity(
-        info.name if info else "",
-        info.version if info else "",
-        session.protocol_version or "",
-        session.instructions or "",
-    )
 
 
 def _connect_fault(error: BaseException, exchange: RequestState) -> ServerFault:

@@ -263,7 +263,7 @@ class RawSession(ClientSession):
 
     @property
     def announces_changes(self) -> bool:
-        capabilities = self.server_capabilities
+        capabilities = self.server_capabilities if self.is_modern else None
         return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
 
     async def follow_resource(self, uri: str, updated: Callable[[], None], begun: Callable[[], None]) -> None:
