@@ -302,12 +302,15 @@ def dump(url: str) -> Iterator[tuple[Table, list[Row]]]:
                 for part in result.mappings().partitions():
                     batch = [dict(row) for row in part]
                     for row in batch:
-                        for name in times:  # SQLite returns a naive time in UTC, PostgreSQL one with its own zone
-                            if (at := row[name]) is not None:
-                                row[name] = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+                        row.update({name: _in_utc(row[name]) for name in times if row[name] is not None})
                     yield table, batch
     finally:
         engine.dispose()
+
+
+def _in_utc(time: datetime) -> datetime:
+    """Return the time in UTC. SQLite returns a naive time in UTC, PostgreSQL one with its own zone."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def instant_of(text: str) -> datetime | None:

@@ -130,10 +130,13 @@ def tool_output(value: Any) -> ToolOutput:
     """Convert a function's return value to a tool's output. Raises TypeError if an agent can't be shown it."""
     if isinstance(value, ToolOutput):
         return value
-    kinds = Text | Data | Media | bytes | bytearray
-    if isinstance(value, list | tuple) and any(isinstance(i, kinds) or hasattr(i, "_repr_png_") for i in value):
+    if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
         return ToolOutput(tuple(_block(item) for item in value))
     return ToolOutput((_block(value),))
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, Text | Data | Media | bytes | bytearray) or hasattr(value, "_repr_png_")
 
 
 def _block(value: Any) -> Text | Data | Media:

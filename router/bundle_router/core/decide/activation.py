@@ -360,9 +360,7 @@ def _wanted(messages: Iterable[Any]) -> Iterator[str]:
         for id_, name, arguments in _calls(message):
             if name == "search_tools":
                 searches.add(id_)
-                query = arguments.get("query")
-                if isinstance(query, str) and query.strip().lower().startswith(_SELECT):
-                    yield from (name.strip() for name in query.strip()[len(_SELECT) :].split(","))
+                yield from _selected(arguments.get("query"))
             elif name in ("call_tool", "get_tool_details"):
                 inner = arguments.get("name")
                 yield from (inner,) if isinstance(inner, str) else ()
@@ -371,6 +369,11 @@ def _wanted(messages: Iterable[Any]) -> Iterator[str]:
         for id_, text in _results(message):
             if id_ in searches:
                 yield from _FOUND.findall(text)
+
+
+def _selected(query: Any) -> Iterator[str]:
+    if isinstance(query, str) and query.strip().lower().startswith(_SELECT):
+        yield from (name.strip() for name in query.strip()[len(_SELECT) :].split(","))
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

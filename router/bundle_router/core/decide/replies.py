@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Final
 
-from bundle_router.core.models import CODES, FAILURES, Answer, Candidate, ModelUse, Reason, Reply, Source
+from bundle_router.core.models import CODES, FAILURES, Answer, Candidate, ModelUse, Reason, Reply, SearchUse, Source
 from bundle_router.core.models.canonical import encode
 
 PICKED: Final[frozenset[Reason]] = frozenset(("search", "model", "model_cached", "union", "shortlist"))
@@ -47,8 +47,7 @@ def _is_sound(reply: Reply) -> bool:
         and (reply.failure is None or reply.failure in FAILURES)
         and all(isinstance(name, str) and isinstance(value, str) for name, value in reply.revisions)
         and (reply.answer is None or _is_sound_answer(reply.answer))
-        and ((use := reply.search) is None or (isinstance(use.why, str) and isinstance(use.cut, int | float)))
-        and (use is None or _are_scored(use.ranked))
+        and (reply.search is None or _is_sound_search(reply.search))
     )
 
 
@@ -61,6 +60,10 @@ def _is_sound_answer(answer: Answer) -> bool:
         and all(isinstance(id_, str) and code in CODES for id_, code in answer.dropped)
         and _are_scored(answer.scores)
     )
+
+
+def _is_sound_search(search: SearchUse) -> bool:
+    return isinstance(search.why, str) and isinstance(search.cut, int | float) and _are_scored(search.ranked)
 
 
 def _are_scored(rows: Sequence[Candidate]) -> bool:
@@ -92,12 +95,11 @@ def rank_candidates(rows: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _redact_reply(reply: Reply, redact: Callable[[str], str]) -> Reply:
-    ranked = tuple(replace(row, id=redact(row.id)) for row in reply.search.ranked) if reply.search is not None else ()
     return replace(
         reply,
         answer=None if reply.answer is None else _redacted_answer(reply.answer, redact),
         model=_redacted_model(reply.model, redact),
-        search=None if reply.search is None else replace(reply.search, why=redact(reply.search.why), ranked=ranked),
+        search=None if reply.search is None else _redacted_search(reply.search, redact),
     )
 
 
@@ -117,3 +119,7 @@ def _redacted_model(model: ModelUse | None, redact: Callable[[str], str]) -> Mod
         return None
     answer = None if model.answer is None else redact(model.answer)
     return replace(model, name=redact(model.name), answer=answer)
+
+
+def _redacted_search(search: SearchUse, redact: Callable[[str], str]) -> SearchUse:
+    return replace(search, why=redact(search.why), ranked=tuple(replace(r, id=redact(r.id)) for r in search.ranked))

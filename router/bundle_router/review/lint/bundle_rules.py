@@ -164,10 +164,7 @@ def effects_differ(subject: Subject) -> Iterator[LintFinding]:
     A bundle's effects are those of all its tools together, so a tool can only have effects that every bundle with it
     declares. One of the two is wrong; if it is the other one, policies by effect let the tool through.
     """
-    listed_in = {  # without the tools of the bundles it is composed of
-        bundle.id: [tool for tool in bundle.tools if any(matches(ref, tool) for ref in entry.value.tools)]
-        for entry, bundle in subject.bundles()
-    }
+    listed_in = {bundle.id: _own_tools(entry.value.tools, bundle) for entry, bundle in subject.bundles()}
     listed: dict[str, list[Bundle]] = {}
     for bundle in subject.catalog.bundles.values():
         for tool in listed_in[bundle.id]:
@@ -191,6 +188,11 @@ def _at_the_newer(subject: Subject, entry: WrittenEntry[Any], effect: str, tool:
         return LintFinding(other, message, hint, ("effects",))
     message = f"says that {tool!r} can {effect!r}, and bundle {other_id!r}, which holds it too, does not"
     return LintFinding(entry, message, hint, ("effects",))
+
+
+def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
+    """Return the bundle's tools without those of the bundles it is composed of."""
+    return [tool for tool in bundle.tools if any(matches(ref, tool) for ref in refs)] if refs else []
 
 
 def always_effects(subject: Subject) -> Iterator[LintFinding]:

@@ -150,6 +150,10 @@ def _covers_field(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
     return bool(narrow) and all(any(_covers_pattern(one, name) for one in wide) for name in narrow)
 
 
+def _covers(wide: AddressedRow, narrow: AddressedRow) -> bool:
+    return all(_covers_field(getattr(wide, field), getattr(narrow, field)) for field in _FIELDS)
+
+
 def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
     """Return for each route that can never be first: its index, and that of an earlier one that covers it.
 
@@ -169,7 +173,7 @@ def shadowing_routes(routes: Sequence[Route]) -> dict[int, int]:
             left -= 1
             if left < 0:
                 return shadowed
-            if all(_covers_field(getattr(routes[earlier], field), getattr(route, field)) for field in _FIELDS):
+            if _covers(routes[earlier], route):
                 shadowed[index] = earlier
                 break
         if any(name is not None and is_glob(name) for names in fields for name in names):

@@ -298,9 +298,12 @@ def _rank(wider: Wider) -> Callable[[Any], float]:
 def _text(value: Any) -> str:
     if value is None:
         return "not set"
-    is_words = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    plain = value if isinstance(value, str) else ", ".join(value) if is_words else encode(_plain_json(value))
+    plain = value if isinstance(value, str) else ", ".join(value) if _is_words(value) else encode(_plain_json(value))
     return plain if len(plain) <= _MAX_SAID else f"{plain[:_MAX_SAID]}… ({len(plain):,} characters)"
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
 def _plain_json(value: Any) -> Any:

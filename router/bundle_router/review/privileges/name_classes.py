@@ -69,8 +69,7 @@ def _walk(exact: Sequence[str], globs: Sequence[str], prefix: str) -> tuple[dict
     """Walk breadth first over possible names. A state is the position in the plain names and in each glob."""
     trie, ends = _trie_of(exact)
     literals = sorted({char for glob in globs for char in glob if char not in "*?"})
-    used = {*literals, *"".join(exact)}
-    free = next(char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used)  # for all others
+    free = _free_char({char for name in exact for char in name} | set(literals))
     node, states = 0, tuple(_close_stars(1, glob) for glob in globs)
     for char in prefix:
         node, states = trie[node].get(char, -1) if node >= 0 else -1, _move_states(states, globs, char)
@@ -136,3 +135,8 @@ def _move_states(states: tuple[int, ...], globs: Sequence[str], char: str) -> tu
                     after |= 1 << (position + 1)
         moved.append(_close_stars(after, glob))
     return tuple(moved)
+
+
+def _free_char(used: set[str]) -> str:
+    """Return a character that no pattern spells, to represent all of them."""
+    return next(char for char in chain("xyzqwv", map(chr, range(0x61, 0x10000))) if char not in used)

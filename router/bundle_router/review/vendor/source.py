@@ -31,8 +31,7 @@ def vendored_source(server: str, cards: Iterable[Card]) -> str:
         schema = card.input_schema()
         wish = pascal(card.tool) or "Tool"
         model = types.model(f"{wish}Arguments", {**schema, "description": ""}, schema, {})
-        parted = re.sub(r"[^A-Za-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", card.tool))
-        wrappers.append(_wrapper(card, functions.claim(parted.strip("_").lower()), model))
+        wrappers.append(_wrapper(card, functions.claim(_snake(card.tool)), model))
     pins = [f"{card.tool} {card.sha256}" for card in ordered]
     blocks = [
         *(_model(model) for model in types.models),
@@ -61,6 +60,10 @@ def drifted_wrappers(source: str, cards: Mapping[str, Card]) -> tuple[str, ...]:
                 sorted(tool for tool, sha256 in made.items() if tool not in cards or cards[tool].sha256 != sha256)
             )
     raise ValueError("holds no PINS: this is no vendored module")
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)).strip("_").lower()
 
 
 def _header(server: str, pins: list[str]) -> list[str]:

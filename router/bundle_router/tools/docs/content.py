@@ -231,12 +231,15 @@ def _shape_boxes(main: Tag) -> None:
     for box in main.find_all("div"):
         if not _ADMONITIONS.isdisjoint(_classes(box)):
             box.name = "blockquote"
-            named = ((tag, name) for tag in box.descendants if isinstance(tag, Tag) for name in _classes(tag))
-            head = next((tag for tag, name in named if re.search("-title$|^admonitionHeading", name)), None)
+            head = next((tag for tag in box.descendants if isinstance(tag, Tag) and _is_box_title(tag)), None)
             if head is not None:
                 _make_title(head, capital=True)
     for summary in main.find_all("summary"):
         _make_title(summary)
+
+
+def _is_box_title(tag: Tag) -> bool:
+    return any(name.endswith("-title") or name.startswith("admonitionHeading") for name in _classes(tag))
 
 
 def _make_title(tag: Tag, *, capital: bool = False) -> None:

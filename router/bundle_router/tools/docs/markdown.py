@@ -80,9 +80,8 @@ class _Writer(_Converter):  # type: ignore[misc]  # a base of type Any, see the 
 
     def process_text(self, el: NavigableString, parent_tags: set[str] | None = None) -> str:
         text: str = super().process_text(el, parent_tags=parent_tags)
-        if text.endswith("]") and "_noformat" not in (parent_tags or ()):
-            after = next((str(text) for text in el.next_elements if isinstance(text, NavigableString) and text), "")
-            return text[:-1] + "\\]" if after.startswith(("(", ":")) else text
+        if text.endswith("]") and "_noformat" not in (parent_tags or ()) and _text_after(el).startswith(("(", ":")):
+            return text[:-1] + "\\]"
         return text
 
     def escape(self, text: str, parent_tags: set[str]) -> str:
@@ -130,3 +129,7 @@ def _without_blank_edges(text: str) -> str:
     while lines and not lines[-1].strip():
         lines.pop()
     return "\n".join(lines[next(index for index, line in enumerate(lines) if line.strip()) :])
+
+
+def _text_after(el: NavigableString) -> str:
+    return next((str(text) for text in el.next_elements if isinstance(text, NavigableString) and text), "")

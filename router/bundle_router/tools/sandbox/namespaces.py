@@ -50,8 +50,7 @@ def enter(facilities: Sequence[str]) -> list[Statement]:
         try:
             linux.unshare(flag)
             if name == "network":
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:  # where programs talk to themselves
-                    fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
+                _raise_loopback()
             elif name == "mounts":
                 linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
                 _try_copies()
@@ -94,6 +93,12 @@ def _enter_user_namespace() -> None:
     Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
+
+
+def _raise_loopback() -> None:
+    """Bring up the loopback interface, where programs under test talk to themselves, and nobody else is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP_RUNNING))
 
 
 def build_root(mounts: Sequence[Mount]) -> bool:

@@ -77,8 +77,7 @@ def protected_places(
     protected += [_place_at(path, required=True) for path in found.router_code]
     masked = _present(_place_at(path) for path in (*found.sockets, *found.credentials))
     places = [place for place in (*autorun, *protected, *hidden) if place]
-    folders = dict.fromkeys(above for place in places for above in reversed(Path(place.path).parents))
-    pinned = [_place_at(above) for above in folders if above != top and above.is_relative_to(top)]
+    pinned = [_place_at(above) for above in dict.fromkeys(above for place in places for above in _between(top, place))]
     expected = [*real, *map(Path, code.places), *unasked]
     beneath = [str(path.relative_to(top)) for path in expected if path.is_relative_to(top) and path != top]
     made = set().union(*_awaited)
@@ -167,3 +166,8 @@ def _place_at(path: Path, *, required: bool = False) -> Place | None:
     except OSError:
         return None
     return Place(str(path), info.st_dev, info.st_ino, required)
+
+
+def _between(top: Path, place: Place) -> list[Path]:
+    """Return the folders above a place and below the top, the highest first."""
+    return [above for above in reversed(Path(place.path).parents) if above != top and above.is_relative_to(top)]

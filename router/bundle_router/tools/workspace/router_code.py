@@ -37,8 +37,7 @@ def router_code(top: str) -> RouterCode:
     folder = Path(top)
     roots = set(_import_roots())
     named = {*_interpreters(), *_prefixes(), *roots}
-    found = {Path(os.path.realpath(name)) for name in named}
-    found |= {Path(os.path.realpath(Path(name).parent), Path(name).name) for name in named}  # a link itself, too
+    found = {path for name in named for path in (Path(os.path.realpath(name)), _real_parent(name))}
     places = {path for path in found if path != folder and path.is_relative_to(folder)}
     places |= {folder for root in roots if os.path.realpath(root) == top}
     links = {link for name in named for link in _links_on(name) if link.is_relative_to(folder)}
@@ -88,6 +87,11 @@ def _import_roots() -> Iterator[str]:
 
 _real_path = cache(os.path.realpath)
 """Of what was loaded from there: a later change of a link on the way does not count."""
+
+
+def _real_parent(name: str) -> Path:
+    """Return the path with its folder's links resolved, but not its own."""
+    return Path(os.path.realpath(Path(name).parent), Path(name).name)
 
 
 def _links_on(name: str) -> Iterable[Path]:

@@ -55,13 +55,18 @@ def blocks_of(result: Mapping[str, Any], max_blocks: int) -> tuple[Block, ...]:
             blocks.append(Text(f"[{len(content) - max_blocks:,} more blocks were dropped: {max_blocks:,} are taken]"))
     elif "content" in result:
         blocks.append(Data(content))
-    if structured is not None and not (content and structured == {"content": content}):  # repeated, with media
+    if structured is not None and not _repeats_content(structured, content):
         blocks.append(Data(structured))
     if not blocks and "content" not in result and structured is None:
         rest = {key: value for key, value in result.items() if key not in ("_meta", "isError", "resultType")}
         if rest:
             blocks.append(Data(rest))
     return tuple(blocks)
+
+
+def _repeats_content(structured: Any, content: Any) -> bool:
+    """Return whether structured content repeats the content, as a real file server sends it with media."""
+    return bool(content) and isinstance(structured, dict) and structured == {"content": content}
 
 
 def _blocks(item: Any) -> Iterator[Block]:

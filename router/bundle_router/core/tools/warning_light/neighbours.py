@@ -62,7 +62,7 @@ class Neighbourhood:
         spoken_of = {
             at: other
             for word, start in _names_in(description).items()
-            if word != name.lower() and _DIRECTS.search(description[max(0, start - 120) : start + len(word) + 120])
+            if word != name.lower() and _is_directed(description, start, start + len(word))
             for at, other in self._telling.get(word, ())
             if other.server != server and other not in mimicked
         }
@@ -81,6 +81,11 @@ def _names_in(description: str) -> dict[str, int]:
         for end in ends:
             found.setdefault(text[:end], run.start())
     return found
+
+
+def _is_directed(description: str, start: int, end: int) -> bool:
+    """Return whether there is an instruction nearby."""
+    return _DIRECTS.search(description[max(0, start - 120) : end + 120]) is not None
 
 
 def _is_telling(name: str) -> bool:
