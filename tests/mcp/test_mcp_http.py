@@ -151,6 +151,42 @@ def test_the_sdk_parses_nothing_large_of_a_server_that_says_more_than_it_was_ask
     assert all(length < 20_000 for length in parser.lengths)
 
 
+@pytest.mark.parametrize("size", [10, 300_000])
+@pytest.mark.parametrize("id_", [999, "x", None, True, [1]])
+def test_an_answer_to_another_request_fails_the_call_at_once_and_counts_against_the_server(
+    bench: Any, id_: Any, size: int
+) -> None:
+    other = {"jsonrpc": "2.0", "id": id_, "result": {"content": [{"type": "text", "text": "x" * size}]}}
+
+    async def main(sessions: McpSessions) -> None:
+        for _ in range(5):
+            result = await bench.call(sessions, "echo", text="x", timeout_s=3_600.0)
+            assert (result.outcome, result.code) == ("unavailable", "protocol_error")
+        assert (await bench.call(sessions, "echo", text="x")).code == "circuit_open"
+
+    with bench.faults.serving() as server:
+        server.bodies["tools/call"] = "application/json", json.dumps(other).encode()
+        bench.run(main, bench.http(server))
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+@pytest.mark.parametrize(
+    "notice",
+    [{"method": 5}, {"method": "notifications/message", "params": "x"}, {"method": "a/b", "params": [1], "id": 7}],
+)
+def test_a_malformed_notification_beside_an_answer_is_left_out(bench: Any, notice: dict[str, Any], size: int) -> None:
+    answer = {"jsonrpc": "2.0", "id": 0, "result": {"content": [{"type": "text", "text": "said"}]}}
+    events = [{"jsonrpc": "2.0", **notice, "more": "x" * size}, answer]
+
+    async def main(sessions: McpSessions) -> None:
+        assert bench.said(await bench.call(sessions, "echo", text="x")) == "said"
+
+    with bench.faults.serving() as server:
+        stream = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+        server.bodies["tools/call"] = "text/event-stream", stream
+        bench.run(main, bench.http(server))
+
+
 def test_an_error_whose_body_never_ends_holds_no_connection_when_its_call_is_over(bench: Any) -> None:
     came, left = threading.Event(), threading.Event()
 

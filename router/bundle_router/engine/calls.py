@@ -38,7 +38,7 @@ from bundle_router.core.tools.meta_tools.resolving import ResolvedName
 from bundle_router.core.tools.meta_tools.signatures import takes_nothing
 from bundle_router.core.tools.reusable_results import ReusableCall, may_repeat
 from bundle_router.core.tools.shaping import ShapedResult, shape
-from bundle_router.core.tools.transport.pass_through import Client, narrow_client, passes
+from bundle_router.core.tools.transport.pass_through import narrow_client, passes
 from bundle_router.core.tools.transport.tool_servers import CallPlace, Scope
 from bundle_router.dataclass import dataclass, replace
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
@@ -190,9 +190,11 @@ def admit(
     """
     ports, run, started_ns = at.ports, at.run, at.ports.clock.monotonic_ns()
     target = state.target(request.name)
-    tool = target.tool
+    tool, client, server = target.tool, request.client, target.server
     if tool != checked.tool:
         return None
+    if client is not None and server is not None:  # it gets the tool's own answer, where the server's are passed on
+        client = narrow_client(client, server) if passes(server, "results") else None
 
     def call(attempt: int, started: CallStarted | None = None, joined: Joined = ()) -> AdmittedCall:
         return AdmittedCall(
@@ -200,7 +202,7 @@ def admit(
             bundle=target.bundle,
             request=request,
             state=state,
-            scope=Scope(run.id, state.decided.step.principal, _client_for(target, request.client)),
+            scope=Scope(run.id, state.decided.step.principal, client if server is not None else None),
             started_ns=started_ns,
             joined=joined,
             attempt=attempt,
@@ -359,13 +361,6 @@ def _late_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Callab
             finish_call(at.ports, at.run, call, outcome, wait_s)
 
     return end
-
-
-def _client_for(target: CallTarget, client: Client | None) -> Client | None:
-    """Return the client if it may get the tool's own answer; None where the server's answers are not passed on."""
-    if client is None or target.server is None or not passes(target.server, "results"):
-        return None
-    return narrow_client(client, target.server)
 
 
 def _refusal(state: RunState, target: CallTarget, request: CallRequest, problems: Sequence[str]) -> Refusal | None:

@@ -198,7 +198,10 @@ def _with_joining(visible: VisibleTools, answered: MetaAnswer, refused: Sequence
 
 
 def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools | GetToolDetails) -> MetaReply:
-    names, notes = (wanted.names, _told_dropped(wanted)) if isinstance(wanted, SelectTools) else ((wanted.name,), [])
+    names = wanted.names if isinstance(wanted, SelectTools) else (wanted.name,)
+    dropped = ", ".join(wanted.dropped) if isinstance(wanted, SelectTools) else ""
+    so_dropped = f"One call takes {len(names)} names, so these were dropped: {dropped}. Select them in another call."
+    notes = [so_dropped] if dropped else []
     found: dict[str, None] = {}
     refused: list[MissedTool] = []
     for name in names:
@@ -218,13 +221,6 @@ def _by_name(question: MetaQuestion, visible: VisibleTools, wanted: SelectTools 
         return MetaReply("No tool was named: write select:name,other_name.", "invalid_arguments", "invalid_arguments")
     text = "\n".join((*(row.text for row in refused), *notes))
     return MetaReply(text, "denied", refused[0].code, refused=tuple(refused))
-
-
-def _told_dropped(wanted: SelectTools) -> list[str]:
-    if not wanted.dropped:
-        return []
-    names = ", ".join(wanted.dropped)
-    return [f"One call takes {len(wanted.names)} names, so these were dropped: {names}. Select them in another call."]
 
 
 def _artifact(question: MetaQuestion, wanted: ReadArtifact | SearchArtifact, cap: int) -> MetaReply:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import sys
 import zlib
@@ -35,6 +36,7 @@ from bundle_router.adapters.mcp.posting import (
     STREAM_FACTOR,
     ModernPosts,
     fault_for,
+    is_sound,
     read_message,
     read_object,
 )
@@ -48,6 +50,7 @@ may leave the origin. One that fails is answered with 502, so that the flow goes
 (then the value is true) goes on for `REFRESH_S` when its call has ended; others wait longer (`tokens.LOCK_S`)."""
 REFRESH_S: Final = 9.0
 _PIECE: Final = 64 * 1024
+_REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":"?(\d+)"?,')
 _NO_SESSION: Final = (b"session", b"not initialized")
 """Words of a 400 to a request with a session: servers written after the TypeScript SDK's examples send no 404."""
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -135,6 +138,8 @@ class OriginClient(httpx2.AsyncBaseTransport):
         if encoding not in ("identity", ""):
             headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         body = Body(response, cap, encoding, exchange, self._max_bytes)
+        named = _REQUEST.match(request.content) if request.method == "POST" and response.status_code < 300 else None
+        body.number = named[1].decode() if named and not body.is_stream else ""
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
     async def _refusal_response(
@@ -193,14 +198,15 @@ class Body(httpx2.AsyncByteStream):
         self._rest = b""
         self._events = EventBuffer()
         self._event_cap = event_cap
-        self._is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        self.is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        self.number = ""  # that of the request, where the body is to be its answer
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         """Return the next events of a stream, or a whole body, as the SDK may read them."""
-        if not self._is_stream:
+        if not self.is_stream:
             body = bytearray(await self._bounded())
             with suppress(StopAsyncIteration):
                 while True:
@@ -216,10 +222,11 @@ class Body(httpx2.AsyncByteStream):
 
     async def _readable(self, data: bytearray) -> bytes:
         """Return JSON that is bounded in depth and, if it is an answer, in length, without lone surrogates."""
-        work = partial(_set_aside, data, self._exchange)
+        work = partial(_set_aside, data, self._exchange, self.number)
         if len(data) >= LARGE:
             return await self._exchange.read_in_turn(work)
-        return work() if b"\\ud" in data or b"\\uD" in data else cut_deep(bytes(data))
+        is_read = self.number or b"\\ud" in data or b"\\uD" in data or b'"method"' in data
+        return work() if is_read else cut_deep(bytes(data))
 
     async def _bounded(self) -> bytes:
         try:
@@ -236,7 +243,7 @@ class Body(httpx2.AsyncByteStream):
             cap = min(self._cap, self._event_cap)
             self._exchange.fault = ServerFault("too_large", f"the server's answer has more than {cap:,} bytes")
             # The SDK would ask for the rest of a stream again after another error.
-            raise (httpx2.SSEError if self._is_stream else TooLarge)(self._exchange.fault.detail)
+            raise (httpx2.SSEError if self.is_stream else TooLarge)(self._exchange.fault.detail)
         return piece
 
     async def _next(self) -> bytes:
@@ -265,10 +272,12 @@ class Body(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-def _set_aside(data: bytearray, exchange: RequestState) -> bytes:
-    """Return what the SDK gets of a large message."""
+def _set_aside(data: bytearray, exchange: RequestState, number: str) -> bytes:
+    """Return what the SDK gets of a message: nothing of a malformed one, no JSON where an answer is another's."""
     message = read_message(data, exchange)
-    return b"-" if message is None else cut_deep(encode_small(exchange.hold(message)).encode())  # "-" is no JSON either
+    if message is None or not is_sound(message, number):
+        return b"" if message and not number else b"-"  # "-" is no JSON either
+    return cut_deep(encode_small(exchange.hold(message)).encode())
 
 
 Client = httpx2.AsyncClient

@@ -299,6 +299,15 @@ def read_result(message: dict[str, Any], number: int | None) -> dict[str, Any]:
     raise garbled_fault()
 
 
+def is_sound(message: Mapping[str, Any], number: str) -> bool:
+    """Return whether a message is the answer to request `number`; without one, whether the SDK can read it."""
+    if "method" not in message:
+        id_ = message.get("id")
+        return not number or str(id_) == number or (id_ is None and "error" in message)
+    has_form = message.get("jsonrpc") == "2.0" and isinstance(message.get("params") or {}, dict)
+    return not number and has_form and isinstance(message["method"], str)
+
+
 def read_message(data: bytes | bytearray, exchange: RequestState) -> dict[str, Any] | None:
     """Parse a large message, in a thread, as far as the SDK may read it on an event loop; None if it is none."""
     message = read_object(data)
