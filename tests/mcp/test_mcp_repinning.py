@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router import Router
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.pin_file import PinFiles
+from bundle_router.adapters.text_files import lock_folder
 from bundle_router.core.records.replayed import catalog_from, replay
 
 NEW_TEXT = {"description": "Echoes, as we agreed."}
@@ -184,3 +189,23 @@ def test_runs_that_are_routed_side_by_side_while_pins_change_lose_nothing(projec
         asyncio.run(main())
     archive = Archive(project.root / "runs")
     assert [archive.verify(run_id).ok for run_id in sorted(archive.run_ids())] == [True] * 9
+
+
+def test_vendor_writes_nothing_of_pins_that_were_changed_while_it_ran(project: Any, bench: Any) -> None:
+    """It read them before, and would write last."""
+    with bench.faults.serving() as server:
+        project.http(server.url)
+        project.pin()
+    folder = project.config.parent
+    (path,) = (folder / "bundles" / "pins").glob("*.json")
+    command = [sys.executable, "-m", "bundle_router", "vendor", "s", "--config", str(project.config)]
+    with lock_folder(path.parent):
+        vendor = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        waits = f" {vendor.pid} "
+        while vendor.poll() is None and not re.search(f"->.*{waits}", Path("/proc/locks").read_text(encoding="ascii")):
+            time.sleep(0.01)
+        pins = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(pins | {"tools": pins["tools"][1:]}), encoding="utf-8")
+    assert "changed meanwhile" in vendor.communicate(timeout=60)[1]
+    assert vendor.returncode == 3
+    assert not (folder / "tool_servers" / "s.py").exists()

@@ -30,18 +30,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.text_files import replace_texts
+    from bundle_router.adapters.text_files import lock_folder, replace_texts
     from bundle_router.review.vendor import module_name, vendored_source
-    from bundle_router.wiring.catalogs import project_folder, read_catalog
+    from bundle_router.wiring.catalogs import open_pins, project_folder, read_catalog
 
     config = config_folder(arguments)
     catalog, pins = read_catalog(config, local_servers(arguments))
     folder = arguments.to or project_folder(config) / DEFAULT_FOLDER
     if arguments.to is None and folder.is_symlink():
         raise RequestError(f"{folder} is a link", advice="name the folder that it leads to with --to")
-    names = (
-        [server.name for server in remote_servers(catalog, arguments.servers)] if arguments.servers else sorted(pins)
-    )
+    names = [one.name for one in remote_servers(catalog, arguments.servers)] if arguments.servers else sorted(pins)
     texts: dict[Path, str] = {}
     for name in names:
         cards = [card for card in catalog.cards.values() if card.server == name]
@@ -56,7 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     if texts:
         if not (folder / "__init__.py").exists():
             texts[folder / "__init__.py"] = PACKAGE
-        replace_texts(texts, follow=arguments.to is not None)
+        files = open_pins(config)
+        with lock_folder(files.path(names[0]).parent):
+            if any(files.read(name) != pins[name] for name in names):
+                raise RequestError("pins were changed meanwhile", advice="run it again")
+            replace_texts(texts, follow=arguments.to is not None)
     if arguments.json:
         print_json([str(path) for path in texts])
         return 0
