@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from types import MappingProxyType
@@ -333,3 +334,61 @@ def test_a_redactor_whose_first_kept_value_is_too_short_to_look_for_works_as_bef
     redactor = SecretRedactor()
     redactor.keep("too", "short")
     assert redactor.redact(f"short {TOKEN}") == "short [redacted:github-pat]"
+
+
+# --- what is not looked at again --------------------------------------------------------------------------------------
+
+
+def looks(work: Callable[[], object]) -> int:
+    """How often an automaton looked at a text in it."""
+    counted = 0
+
+    def count(_frame: object, event: str, called: Any) -> None:
+        nonlocal counted
+        counted += event == "c_call" and getattr(called, "__name__", "") == "Match"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("characters", "is_remembered"),
+    [(1_024, True), (1_025, False), (32_767, False), (32_768, True), (2_097_151, True), (2_097_152, False)],
+)
+def test_short_and_long_texts_that_were_redacted_are_not_looked_at_again(characters: int, is_remembered: bool) -> None:
+    redactor, text = SecretRedactor(), "a word " * 300_000
+    assert looks(lambda: redactor.redact(text[:characters])) > 0
+    assert (looks(lambda: redactor.redact(text[:characters])) == 0) == is_remembered
+    assert (looks(lambda: redactor.redact_many([text[:characters]])) == 0) == is_remembered
+    redactor.keep("s", "a word of mine")
+    assert looks(lambda: redactor.redact(text[:characters])) > 0
+
+
+def test_long_texts_of_eight_mib_are_remembered_and_the_oldest_is_forgotten() -> None:
+    redactor = SecretRedactor()
+    texts = [f"{n}{' a word' * 300_000}"[:size] for n, size in enumerate([2_000_000] * 3 + [1_388_608, 1_000_000])]
+    for text in texts:
+        redactor.redact(text)
+    assert [looks(lambda: redactor.redact(text)) for text in texts] == [0] * 5  # noqa: B023 - called at once
+    redactor.redact("another word " * 4_000)
+    assert [looks(lambda: redactor.redact(text)) > 0 for text in texts[1:]] == [False] * 4  # noqa: B023
+    assert looks(lambda: redactor.redact(texts[0])) > 0
+
+
+def test_a_long_text_among_others_is_redacted_before_it_is_remembered() -> None:
+    redactor, text = SecretRedactor(), f"{'a word ' * 6_000} ghp_{'0aB1' * 9}"
+    (redacted,) = redactor.redact_many([text])
+    assert "[redacted:" in redacted
+    assert redactor.redact_many([redacted]) == [redacted]
+
+
+def test_what_is_clean_as_text_and_not_as_a_value_is_not_called_clean_afterwards() -> None:
+    redactor, text = SecretRedactor(), '{"password": [12345678]}'
+    assert redactor.redact(text) is text
+    assert not redactor.are_clean([text])
+    assert redactor.redact_value(json.loads(text)) != json.loads(text)

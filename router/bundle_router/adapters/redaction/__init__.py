@@ -80,7 +80,7 @@ class SecretRedactor:
         clean, settled = self._clean, self._settled  # read before the rules, as below
         is_short = len(text) <= MAX_CLEAN_CHARACTERS
         is_long = LONG_CHARACTERS <= len(text) < MAX_LONG_CHARACTERS // 4
-        if (is_short and text in clean) or (is_long and text in settled):
+        if (is_short and text in clean) or text in settled:
             return text
         data = text.encode("utf-8", "surrogatepass")
         redacted = data if (is_clean := not _is_suspicious(self._rules, data)) else self._redact_until_clean(data)
@@ -120,7 +120,7 @@ class SecretRedactor:
 
     def redact_many(self, texts: Sequence[str]) -> Sequence[str]:
         """Return each text redacted. If all are clean, this takes one pass and returns the same sequence."""
-        if self.are_clean([text for text in texts if len(text) < LONG_CHARACTERS or text not in self._settled]):
+        if self.are_clean([text for text in texts if text not in self._settled]):
             return texts
         redacted = [self.redact(text) for text in texts]
         return texts if all(new is old for new, old in zip(redacted, texts, strict=True)) else redacted
