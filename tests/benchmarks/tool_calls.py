@@ -10,9 +10,10 @@ the hop to the sessions' thread and back, the queue, the breaker, the lease and 
 many blocks, nested JSON; over modern HTTP, HTTP of the handshake era (JSON, SSE), stdio. With `--servers`, they are
 calls of so many servers in turn (on stdio each a process). Each loop has a timer of 1 ms.
 Longest and 99th percentile between two of its ticks, in ms: CPU of the loop's own thread (what the loop itself does),
-its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core), the same less
-what the thread for large results waited for a core, and time. The time of an idle loop of another process is what the
-machine does to any loop. Full garbage collections are named: the process has them without large results, too.
+its wait for the interpreter (time less that CPU, the timer, and what Linux says it waited for a core), both together
+less what the thread for large results, too, waited for a core (what is ours), and time. The time of an idle loop of
+another process is what the machine does to any loop. Full garbage collections are named: the process has them without
+large results, too.
 """
 
 from __future__ import annotations
@@ -216,7 +217,8 @@ class Ticks:
             cpu, time_s, queued, kept = (new - old for new, old in zip(now(), before, strict=True))
             if self.on:
                 waited = max(0.0, time_s - cpu - queued - 0.001)
-                self.rows[name].append(tuple(s * 1000 for s in (cpu, waited, max(0.0, waited - kept), time_s)))
+                ours = cpu + max(0.0, waited - kept)
+                self.rows[name].append(tuple(s * 1000 for s in (cpu, waited, ours, time_s)))
             loop.call_later(0.001, tick, now())
 
         if loop not in self._loops:
@@ -318,7 +320,7 @@ def main_large(calls: int, servers: int) -> None:
             texts["bundles"] += f"tools = {json.dumps([f's{n}.*' for n in range(servers)])}\n"
             for file, text in texts.items():
                 (folder / "config" / f"{file}.toml").write_text(text, encoding="utf-8")
-            columns = "ms of the loop's CPU, its wait for the lock, the same with the thread on a core, by the clock"
+            columns = "ms of the loop's CPU, its wait for the lock, both with the thread on a core, by the clock"
             print(f"{name}, load {os.getloadavg()[0]:.0f}: {columns}")
             asyncio.run(measure_large(folder, calls, servers, ticks, idle))
     other.communicate()
