@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,38 @@ def test_a_call_that_is_cancelled_at_any_await_leaves_nothing(
             check_records(router, "r", [json.loads(line) for line in lines])
 
     asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_while_a_thread_waits_to_record_its_end_has_one_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    for name, text in CONFIG.items():
+        (tmp_path / "config" / f"{name}.toml").write_text(text.replace(', "code"', "").replace(', "bundle:code"', ""))
+    began, done = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        began.set()
+        await done.wait()
+        return "waited"
+
+    async def main() -> None:
+        local = {"t": LocalServer([wait], "Wait.", effects=["read"])}
+        async with Router.open(tmp_path / "config", runs=tmp_path / "runs", local=local, workspace=tmp_path) as router:
+            runs = router._engines.newest.runs
+            monkeypatch.setattr(type(runs.store), "blocks", True)
+            await router.route(Step(run_id="r", workflow="w", role="r", step="s"))
+            call = asyncio.create_task(router.call("r", "t.wait", {}))
+            await began.wait()
+            with runs._runs["r"].lock:
+                done.set()
+                while "_locked" not in [frame.f_code.co_name for frame in sys._current_frames().values()]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)  # nobody is told of that
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+
+    asyncio.run(main())
+    lines = (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["call.started", "call.finished"]

@@ -402,12 +402,20 @@ async def perform(at: CallPorts, call: AdmittedCall) -> Result:
 
 
 async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -> Result:
-    """Record the end of a call, or have it recorded later."""
+    """Record the end of a call, or have it recorded later: then a thread that still waits records nothing."""
+    is_late = False
+
+    def end(wait_s: float) -> Result | None:
+        return None if is_late else finish_call(at.ports, at.run, call, outcome, wait_s)
+
     try:
-        return await at.run.record(partial(finish_call, at.ports, at.run, call, outcome))
+        result = await at.run.record(end)
     except BaseException:
+        is_late = True
         at.run.owe(_late_end(at, call, outcome))
         raise
+    assert result is not None  # noqa: S101 - it is late only where this raises
+    return result
 
 
 async def _call_and_store(at: CallPorts, call: AdmittedCall) -> CallOutcome:
