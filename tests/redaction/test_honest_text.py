@@ -49,6 +49,7 @@ HONEST = [
     "export GOOGLE_API_KEY=\"YOUR_GOOGLE_API_KEY\" AUTH_TOKEN='your-auth-token'; tool --api-key your_api_key",
     "DB_PASSWORD_FILE=/run/secrets/db; --password /run/secrets/db; X_CREDENTIALS=/etc/x/credentials.json",
     "x.py,sha256=qaN-fw_htIgKUVXoAuAEVgKxQu3tZ9qE2eiKkWIS7LA,160\ny.py,sha256=ekMeNtvEkkMd_BSASdm-kRlCb_TEioS2rlTXEqtIcGo,3",
+    "password=$DB_PASSWORD_2; mysqldump --password=$DB_PASS1 x; --token $GH_TOKEN_2; Authorization: Bearer $TOKEN_12",
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg",
 ]
 

@@ -392,3 +392,25 @@ def test_what_is_clean_as_text_and_not_as_a_value_is_not_called_clean_afterwards
     assert redactor.redact(text) is text
     assert not redactor.are_clean([text])
     assert redactor.redact_value(json.loads(text)) != json.loads(text)
+
+
+@pytest.mark.parametrize("end", ["", " y", " \N{LATIN SMALL LETTER E WITH ACUTE}", "\N{EURO SIGN}"])
+def test_a_group_that_took_no_part_changes_nothing_at_the_end_of_the_text(end: str) -> None:
+    text = f"cookies = {{'a': 'hunter2xyz'}}\nPASSWORD=hunter2abc\n{end}"
+    redacted = SecretRedactor().redact(text)
+    assert redacted.startswith(
+        "cookies = {'a': '[redacted:cookie-object]'}\nPASSWORD=[redacted:environment-assignment]"
+    )
+    assert redacted.endswith(f"\n{end}")
+
+
+def test_two_lines_beneath_escapes_are_not_yet_folded_base64() -> None:
+    assert SecretRedactor().are_clean([r'{"note": "abcdefghijkl\nmnopqrstuvwxyz"}'])
+
+
+def test_what_no_value_was_kept_of_is_redacted_after_one_was_kept() -> None:
+    redactor = SecretRedactor()
+    redactor.keep("server", "opaque-value-of-a-server")
+    assert redactor.redact(f"x {TOKEN}") == "x [redacted:github-pat]"
+    assert redactor.redact("x opaque-value-of-a-server") == "x [redacted:token:server]"
+    assert redactor.redact(r"x opaque\u002dvalue-of-a-server") == "x [redacted:token:server]"
