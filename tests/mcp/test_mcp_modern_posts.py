@@ -76,7 +76,10 @@ class RawServer:
         else:
             said = http(b"", status="404 Not Found")
         said, closes, _ = said.partition(b"CLOSE")
-        connection.sendall(said.replace(b'"ID"', json.dumps(message.get("id")).encode()))
+        try:
+            connection.sendall(said.replace(b'"ID"', json.dumps(message.get("id")).encode()))
+        except OSError:  # the client has had enough of it
+            return False
         return not closes
 
     def end(self) -> None:
