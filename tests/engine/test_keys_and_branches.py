@@ -208,6 +208,19 @@ def test_a_call_whose_end_the_store_did_not_take_is_ended_once_it_does(then: str
         assert [record["outcome"] for record in records(one, "call.finished")] == [ended[0]]
 
 
+def test_one_thread_waits_for_the_store_whatever_it_did_not_take() -> None:
+    with worker(MemoryRuns()) as router:
+        router.route_sync(step())
+        router.fakes.store.log("r").fail_with = full()
+        before = threading.active_count()
+        for _ in range(20):
+            with pytest.raises(StorageError):
+                router.call_sync("r", "s.once", {}, key="k")
+        assert threading.active_count() <= before + 2  # and the loop's, of calls without one
+        router.fakes.store.log("r").fail_with = None
+        assert router.call_sync("r", "s.once", {}, key="k").ok
+
+
 def test_a_call_whose_event_loop_was_closed_has_ended_for_another_router_of_the_process() -> None:
     runs = MemoryRuns()
 

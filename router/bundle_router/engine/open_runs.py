@@ -112,6 +112,7 @@ class OpenRun:
         self.abandoned: deque[Callable[[float], object] | None] = deque()
         """For who has the lock next: ends to be recorded, which closed coroutines left or the store did not take, and
         holds (None) of closed coroutines. The garbage collector may close one in a thread that has the lock."""
+        self._retrying = threading.Lock()
         self.passing: dict[int, BudgetKey | None] = {}
         """Budgets of requests and calls of the router's own tools, by identity, until they have their one record."""
         self._waiting: set[object] = set()
@@ -307,20 +308,25 @@ class OpenRun:
             self._end_if_idle()
         return self.ended
 
-    def owe(self, *left: Callable[[float], object] | None, pause_s: float = QUICK_S) -> None:
+    def owe(self, *left: Callable[[float], object] | None) -> None:
         """Leave ends and holds, to be recorded once the store takes them: other processes may wait for an end."""
         self.abandoned.extend(left)
+        if self._retrying.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._retry, name="owed-ends", daemon=True).start()
+            except RuntimeError:  # no thread is left: who has the lock next records it
+                self._retrying.release()
 
-        def record() -> None:
+    def _retry(self) -> None:
+        pause_s = QUICK_S
+        while self.abandoned and not self.ended:
+            time.sleep(pause_s)
             with suppress(RouterError):
                 self.under_lock_sync(lambda _: None)
-            if self.abandoned and not self.ended:
-                self.owe(pause_s=min(2 * pause_s, PATIENT_S))
-
-        timer = threading.Timer(pause_s, record)
-        timer.daemon = True
-        with suppress(RuntimeError):  # no thread is left: who has the lock next records it
-            timer.start()
+            pause_s = min(2 * pause_s, PATIENT_S)
+        self._retrying.release()
+        if self.abandoned and not self.ended:  # left since it looked
+            self.owe()
 
     def _record_abandoned(self) -> None:
         """Record what is left to be recorded; report what can't be."""
