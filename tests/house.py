@@ -223,7 +223,7 @@ def measures() -> list[Measure]:
     route, call = ways["route"], ways["call"]
     signatures, classes, stems, top = long_signatures(), shared_class_names(), shared_stems(), rooms()
     return [
-        Measure("product lines", product_lines(), 40_000, 78_065),
+        Measure("product lines", product_lines(), 40_000, 78_068),
         Measure("modules", len(NAMES), None, 463),
         Measure("rooms", len(top), 16, 16, tuple(top)),
         Measure("a route enters", len(route.modules), 15, 15, route.modules),

@@ -410,7 +410,7 @@ async def _record_end(at: CallPorts, call: AdmittedCall, outcome: CallOutcome) -
 
     try:
         result = await at.run.record(end)
-    except BaseException:
+    except BaseException:  # the store did not take it, or whoever called is gone
         is_late = True
         at.run.owe(_late_end(at, call, outcome))
         raise

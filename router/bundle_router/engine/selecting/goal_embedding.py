@@ -180,7 +180,12 @@ class Meanings:
 
     def _settle(self, ticket: Ticket, reply: Embedding, *, end: End | None = None) -> None:
         if end is None:
-            end = "grave" if reply.failure in _GRAVE else "blameless" if reply.failure in _BLAMELESS else "failed"
-            end = end if reply.failure is not None else "answered"
+            end = _end_of(reply.failure)
         with self._lock:
             self._breaker = self._breaker.settle(ticket, end, self._clock.monotonic_ns(), reply.retry_after_s)
+
+
+def _end_of(failure: Failure | None) -> End:
+    if failure is None:
+        return "answered"
+    return "grave" if failure in _GRAVE else "blameless" if failure in _BLAMELESS else "failed"
