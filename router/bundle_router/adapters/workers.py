@@ -122,11 +122,11 @@ class _LargeResults(Workers):
         return work()
 
     def _restore(self) -> None:
-        gc.set_threshold(*self._thresholds)
-        sys.setswitchinterval(self._interval)
         if self._is_frozen:
             gc.unfreeze()
         self._pieces, self._is_frozen = 0, False
+        sys.setswitchinterval(self._interval)
+        gc.set_threshold(*self._thresholds)  # last: who waits for the rest looks at it
 
 
 @lru_cache(maxsize=1)
